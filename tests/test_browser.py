@@ -1,4 +1,4 @@
-"""The site and a report in Chromium: links, search, the dark scheme, narrow screens and the console.
+"""The site and a report in Chromium: search, the dark scheme, narrow screens and the console.
 
 Environment variables:
     STOIX_LIKE_SITE: a site that is built already, such as `site` after `make docs`; by default the tests build it.
@@ -26,9 +26,7 @@ from support.recorded import write_run
 report = Lazy("stoix_like.lab.analysis.report")
 webdriver = Lazy("selenium.webdriver")
 wait = Lazy("selenium.webdriver.support.wait")
-
 pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parent.parent
 PHONE = 390
 # Names of hosts are not resolved: what a page loads from elsewhere is an error in its console.
@@ -58,7 +56,6 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def served(directory, index=None):
-    """Serve a directory, and return its address."""
     handler = functools.partial(Handler, directory=directory, index=index)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -70,7 +67,6 @@ def served(directory, index=None):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Build the site, and return its directory and its pages."""
     directory = os.environ.get("STOIX_LIKE_SITE")
     if directory is None:
         directory = tmp_path_factory.mktemp("site")
@@ -88,7 +84,6 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def browser():
-    """Start Chromium."""
     pytest.importorskip("selenium")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
@@ -110,17 +105,14 @@ def resize(browser, width, height=800, scale=1):
 
 
 def errors(browser):
-    """Return the errors in the console since the last call."""
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def width_of_page(browser):
-    """Return the width that the page scrolls over."""
     return browser.execute_script("return document.scrollingElement.scrollWidth")
 
 
 def wait_for(browser, selector):
-    """Wait for an element that is shown, and return it."""
     elements = functools.partial(browser.find_elements, "css selector", selector)
     return wait.WebDriverWait(browser, 30).until(
         lambda _: next((one for one in elements() if one.is_displayed()), None)

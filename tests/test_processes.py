@@ -22,12 +22,12 @@ SECONDS = 240
 TIMES = ("wall_seconds", "steps_per_second")
 PPO = ("arch.total_num_envs=16", "system.rollout_length=16", "arch.total_timesteps=4096", "arch.num_evaluation=4")
 DQN = (
-    "system=q_learning/ff_dqn",
-    "arch.total_num_envs=16",
-    "system.warmup_steps=32",
-    "system.total_buffer_size=4096",
-    "arch.total_timesteps=3072",
-    "arch.num_evaluation=3",
+    *("system=q_learning/ff_dqn", "arch.total_num_envs=16", "system.warmup_steps=32"),
+    *("system.total_buffer_size=4096", "arch.total_timesteps=3072", "arch.num_evaluation=3"),
+)
+HOST = (
+    *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
+    *("system.rollout_length=4", "arch.total_timesteps=640", "arch.num_evaluation=2"),
 )
 HOST = (
     *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
@@ -68,7 +68,6 @@ def start(
 
 
 def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """Return the exit code and the output of each process."""
     try:
         outputs = [process.communicate(timeout=SECONDS)[0] for process in started]
     finally:
@@ -78,20 +77,17 @@ def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
 
 
 def train(run_dir: Path, *args: str, processes: int = 1) -> list[str]:
-    """Train until the end; return the output of each process."""
     found = finish(start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=processes))
     assert [code for code, _ in found] == [0] * processes, found
     return [output for _, output in found]
 
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the records of a run without those that depend on time."""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
 def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
-    """Start a run of two processes, and wait until it has written its first checkpoint."""
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
     deadline = time.monotonic() + SECONDS
     try:
@@ -106,9 +102,10 @@ def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[s
 
 
 @pytest.mark.clusters
-def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
-    first, second = train(tmp_path / "two", *PPO, processes=2)
-    train(tmp_path / "one", *PPO, "arch.num_devices=2")
+@pytest.mark.parametrize("args", [PPO, HOST], ids=["compiled environments", "environments on the hosts"])
+def test_two_processes_train_as_one_with_two_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
+    first, second = train(tmp_path / "two", *args, processes=2)
+    train(tmp_path / "one", *args, "arch.num_devices=2")
 
     assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
     assert "2 × cpu of 2 processes" in first

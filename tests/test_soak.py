@@ -26,7 +26,6 @@ SOME = {
 
 @pytest.fixture
 def modules(monkeypatch):
-    """The modules of the soak test by name."""
     monkeypatch.syspath_prepend(SCRIPTS)
     names = ("soak", "tiny_runs", *KINDS)
     yield {name: __import__(name) for name in names}

@@ -41,10 +41,8 @@ def module(request, tmp_path, monkeypatch):
     ("path", "reason"),
     [
         (".", "is not an import path"),
-        (".envs.Env", "cannot be imported (TypeError: the 'package' argument is required"),
         ("", "is not an import path"),
         ("Env", "is not an import path"),
-        ("json.", "cannot be imported (AttributeError: module 'json' has no attribute ''"),
         ("absent.Env", "cannot be imported (No module named 'absent'"),
         (None, "is not an import path"),
     ],
@@ -134,8 +132,6 @@ def test_a_signal_while_code_of_users_runs_is_no_fault_of_it():
 
 
 class Torso(nn.Module):
-    """A custom torso that raises an error, when it is built or when it is called."""
-
     error: str
     when: str
 

@@ -6,14 +6,6 @@ from stoix_like.architectures.types import NO_INPUTS
 from support.recorder import recorder_program, start, train
 
 
-def test_intervals_of_different_lengths_share_one_program():
-    program = recorder_program()
-    state, _ = train(program, start(program, 1), 2)
-    state, _ = train(program, state, 3)
-    assert state.shared["updates"] == 5
-    assert program.train._cache_size() == 1
-
-
 def test_recurrent_state_persists_between_rollouts():
     program = recorder_program()
     # `act` adds one to its carry in each of 3 steps: rollouts start with 0, 3, 6 and 9, on average 4.5.
@@ -29,6 +21,7 @@ def test_interval_in_several_calls_equals_one_call():
         state, parts = program.train(state, {}, np.int32(num_updates), np.bool_(new_interval), NO_INPUTS)
     jax.tree.map(np.testing.assert_array_equal, parts, interval)
     jax.tree.map(np.testing.assert_array_equal, state.shared, whole.shared)
+    assert program.train._cache_size() == 1
 
 
 def test_initialisation_and_training_share_one_trace_of_the_update(monkeypatch):

@@ -72,7 +72,7 @@ def test_the_learner_receives_the_transitions_that_happened(layout):
 
 
 BANDIT = [
-    *(RUN[0], RUN[1], "env.scenario.name=support.bandit:Bandit-v0", "arch.total_num_envs=8", *RUN[4:]),
+    *(RUN[0], RUN[1], "env.scenario.name=support.scripted:Bandit-v0", "arch.total_num_envs=8", *RUN[4:]),
     *("system.rollout_length=8", "system.actor_lr=3e-2", "system.critic_lr=3e-2", "system.decay_learning_rates=false"),
     *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
     *("arch.total_timesteps=6400", "arch.pipeline_queue_size=100", "arch.num_evaluation=1", "system.ent_coef=0"),

@@ -89,13 +89,17 @@ def test_warmup_passes_random_actions_to_observe_only():
     assert 65 < float(state.shards.local.action_sum[0]) < 135
 
 
+def keys_of(population):
+    """Return the keys of the members and of their only shards; of one member, without an axis."""
+    members = (population,) if population > 1 else ()
+    return jax.random.split(jax.random.key(0), members), jax.random.split(jax.random.key(1), (*members, 1))
+
+
 @pytest.mark.parametrize("population", [1, 2])
 def test_warm_up_plays_with_the_leaves_that_are_given(population):
     program = recorder_program(warmup_steps=6, population=population)
-    keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
-    shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
     updates = jnp.asarray([7, 8], jnp.int32) if population > 1 else jnp.asarray(7, jnp.int32)
-    state = program.init({}, keys, shard_keys, NO_INPUTS, {"updates": updates})
+    state = program.init({}, *keys_of(population), NO_INPUTS, {"updates": updates})
     assert state.shards.local.acted_after.ravel().tolist() == updates.ravel().tolist()
     assert np.all(state.shared["reward"] == 0.0)
 
@@ -114,9 +118,7 @@ def test_non_finite_metric_is_reported_and_excluded_from_the_average():
 @pytest.mark.parametrize("population", [1, 2])
 def test_ignored_nan_neither_freezes_members_nor_stops_the_sums(population):
     program = recorder_program(nan_at=3.0, population=population, ignore=True)
-    keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
-    shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
-    state, interval = train(program, program.init({}, keys, shard_keys, NO_INPUTS), 5)
+    state, interval = train(program, program.init({}, *keys_of(population), NO_INPUTS), 5)
     assert np.all(state.shared["updates"] == 5)
     assert np.all(state.healthy)
     assert np.all(interval.healthy_updates == 5)

@@ -54,9 +54,3 @@ def test_scaler_and_output_match_hand_computed_values():
 def test_units_start_with_weights_of_norm_one(features):
     kernel = UnitDense(features).init(KEY, jnp.ones(4))["params"]["unit_kernel"]
     np.testing.assert_allclose(jnp.linalg.norm(kernel, axis=0), jnp.ones(features), rtol=1e-5)
-
-
-def test_parameters_stay_float32_where_numbers_are_float64():
-    with jax.enable_x64(True):
-        created = jax.eval_shape(UnitOutput(3).init, jax.random.key(0), jnp.zeros((2, 4), jnp.float32))
-    assert {leaf.dtype for leaf in jax.tree.leaves(created)} == {jnp.dtype(jnp.float32)}

@@ -4,6 +4,7 @@ import numpy as np
 import optax
 import pytest
 
+from stoix_like.networks.hyperspherical import UnitOutput
 from stoix_like.networks.normalisation import STATISTICS, BatchRenorm
 from support.compiled import run
 
@@ -66,7 +67,8 @@ def test_values_out_of_range_raise(argument, value):
         BatchRenorm(**{argument: value})
 
 
-def test_variables_stay_float32_where_numbers_are_float64():
+@pytest.mark.parametrize("layer", [BatchRenorm(), UnitOutput(3)])
+def test_variables_stay_float32_where_numbers_are_float64(layer):
     with jax.enable_x64(True):
-        created = jax.eval_shape(BatchRenorm().init, jax.random.key(0), jnp.zeros((2, 3), jnp.float32))
+        created = jax.eval_shape(layer.init, jax.random.key(0), jnp.zeros((2, 3), jnp.float32))
     assert {leaf.dtype for leaf in jax.tree.leaves(created)} == {jnp.dtype(jnp.float32)}

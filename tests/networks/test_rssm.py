@@ -17,7 +17,6 @@ def _apply(model, latent, action, tokens):
 
 
 def _activate(x, norm):
-    """Normalise by the root mean square, then silu."""
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-4) * norm["scale"]
     return x * sigmoid(x)
 

@@ -11,7 +11,6 @@ from stoix_like.networks.world_model import ObservationDecoder, ObservationEncod
 
 KEY = jax.random.key(0)
 SMALL = {"units": 8, "num_layers": 1, "channels": 2, "kernel_size": 3}
-
 VECTOR = Box(-np.inf, np.inf, (3,))
 PIXELS = Box(0, 255, (64, 64, 3), jnp.uint8)
 MINATAR = Box(0, 1, (10, 10, 4), jnp.bool_)

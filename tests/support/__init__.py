@@ -1,7 +1,7 @@
 """What several tests share; a module's first line says what it holds.
 
 Environments: `custom_envs`, `two_ways`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`,
-`nim`; for gymnasium, `bandit` and `scripted`; for MuJoCo Playground, `menagerie`; `conformance`, what every adapter
+`nim`; for gymnasium, `scripted`; for MuJoCo Playground, `menagerie`; `conformance`, what every adapter
 must do.
 Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`; of several agents, `games` and
 `parallel_game`.

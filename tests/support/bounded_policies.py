@@ -3,11 +3,7 @@
 import distrax
 import jax.numpy as jnp
 
-from stoix_like.networks.distributions import (
-    AffineBeta,
-    AffineTanhTransformedDistribution,
-    ClippedBeta,
-)
+from stoix_like.networks.distributions import AffineBeta, AffineTanhTransformedDistribution, ClippedBeta
 
 
 def tanh_normal(loc, scale, minimum=-1.0, maximum=1.0):

@@ -11,7 +11,6 @@ def without_times(history):
 
 
 def recorded(run_dir):
-    """Return the records of a run, without their times."""
     return without_times(map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()))
 
 

@@ -34,7 +34,6 @@ def _join(*choices: str) -> DictConfig:
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """Return what `composition.compose_config` returns, and raise what it raises."""
     values = [override for override in overrides if _VALUE.match(override)]
     added = [override[1:].partition("=")[0] for override in values if override.startswith("+")]
     try:

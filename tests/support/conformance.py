@@ -62,7 +62,6 @@ def keys_of_steps(key, num_steps):
 
 
 def check_elements(space, values, batch_dims, name="agent_view"):
-    """Assert that values with leading axes are elements of a space."""
     assert list(element_faults(space, values, batch_dims, name)) == []
 
 

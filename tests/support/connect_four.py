@@ -54,7 +54,6 @@ class Solver:
         return mine ^ taken, taken | possible(taken) & _COLUMNS[column]
 
     def _search(self, mine, taken, alpha, beta):
-        """Return the score if it is between alpha and beta, and otherwise a bound of it beyond them."""
         free = possible(taken)
         if _threats(mine, taken) & free:
             return (43 - taken.bit_count()) // 2
@@ -94,17 +93,14 @@ class Solver:
 
 
 def possible(taken):
-    """Return the squares that stones can fall to."""
     return (taken + _BOTTOM) & _BOARD
 
 
 def legal_moves(taken):
-    """Return the columns that are not full."""
     return [column for column in range(WIDTH) if taken & _COLUMNS[column] != _COLUMNS[column]]
 
 
 def has_won(stones):
-    """Return whether the stones of a player contain four in a row."""
     for shift in (1, _UP - 1, _UP, _UP + 1):
         pairs = stones & stones >> shift
         if pairs & pairs >> 2 * shift:
@@ -113,7 +109,6 @@ def has_won(stones):
 
 
 def play(columns):
-    """Return the position after moves in these columns."""
     mine = taken = 0
     for column in columns:
         stone = possible(taken) & _COLUMNS[column]
@@ -130,7 +125,6 @@ def board_of(mine, taken):
 
 
 def position_of(board):
-    """Return the position of a board `[6, 7, 2]`."""
     mine = taken = 0
     for row, column, player in zip(*np.nonzero(board), strict=True):
         bit = 1 << int(column) * _UP + HEIGHT - 1 - int(row)
@@ -140,7 +134,6 @@ def position_of(board):
 
 
 def draw_positions(rng, number, min_plies=12, max_plies=30):
-    """Draw positions of random games that go on."""
     found = set()
     while len(found) < number:  # transpositions count once
         mine = taken = 0

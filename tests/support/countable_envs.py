@@ -58,7 +58,6 @@ class Counter(Environment):
 
 
 def play(env, actions):
-    """Return the first time step of a single environment, and those after each action."""
     keys = KEY[None]
     state, timestep = env.reset(keys)
     timesteps = [timestep]

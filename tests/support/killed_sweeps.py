@@ -49,7 +49,6 @@ class FakeRunner(Runner):
 
 
 def live(directory, sampler, trials, parallel=6, **settings):
-    """Run a sweep, or what is left of it."""
     config = SweepConfig(
         space=SPACE, trials=trials, parallel=parallel, sampler=sampler, dir=str(directory), seeds=2, **settings
     )
@@ -59,7 +58,6 @@ def live(directory, sampler, trials, parallel=6, **settings):
 
 
 def table(directory):
-    """Return number, state, value, parameters, run and place of each trial of a study."""
     trials = open_study(directory / STUDY).get_trials(deepcopy=False)
     return [(one.number, one.state.name, one.value, one.params, one.user_attrs) for one in trials]
 

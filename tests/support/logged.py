@@ -10,11 +10,7 @@ RECORDS = (
     {"env_steps": 640, "train/loss": 0.25, "eval/episode_return_mean": None},
     {"env_steps": 1280, "train/loss": 0.125, "eval/episode_return_mean": [100.0, 200.0]},
 )
-
-
 SUMMARY = {"env_steps": 1280, "absolute/episode_return_mean": 150.0, "versions": {"jax": "0.10"}, "best": None}
-
-
 SILENT = ConsoleConfig(enabled=False)
 
 

@@ -21,6 +21,11 @@ SMALL = [
     *("system.rollout_length=4", "system.epochs=4", "system.warmup_steps=16"),
     *("system.total_buffer_size=2048", "system.total_batch_size=64", "system.tau=0.05"),
 ]
+# Of recurrent systems.
+SEQUENCES = [
+    *("system.sequence_period=4", "system.burn_in_length=1", "system.sequence_length=4", "system.warmup_steps=64"),
+    *(f"network.{name}_network.rnn_layer.hidden_state_dim=8" for name in ("actor", "q")),
+]
 
 
 def set_up_small(system: str, *overrides: str) -> RunSetup:
@@ -31,7 +36,6 @@ def set_up_small(system: str, *overrides: str) -> RunSetup:
 
 
 def algorithm(system: str, *overrides: str) -> Any:
-    """Return the algorithm object of a system, for a single shard."""
     return make_algorithm(set_up_small(system, *overrides), axes=Axes())
 
 
@@ -55,7 +59,6 @@ def timestep(lengths: list[int], finished: list[bool]) -> TimeStep:
 
 @functools.partial(jax.jit, static_argnums=0)
 def random_batch(size: int) -> Batch:
-    """Draw a batch of random steps `[size]` with the shapes of the probe."""
     keys = jax.random.split(jax.random.key(3), 5)
     action = jax.random.uniform(keys[0], (size, 1), minval=-0.9, maxval=0.9)
     reward, discount = (jax.random.uniform(key, (size,)) for key in keys[1:3])
@@ -64,5 +67,4 @@ def random_batch(size: int) -> Batch:
 
 
 def equal(tree: Any, other: Any) -> bool:
-    """Whether all arrays of two trees are equal."""
     return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), tree, other)))

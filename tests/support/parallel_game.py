@@ -20,7 +20,6 @@ class Errand(ParallelEnv):
         self.possible_agents, self.length, self.cut = ["short", "long"], length, cut
 
     def observation_space(self, agent):
-        """Return the steps so far, and for the long agent the number of actions."""
         return spaces.Box(0.0, 9.0, (1 if agent == "short" else 2,), np.float32)
 
     def action_space(self, agent):
@@ -42,7 +41,6 @@ class Errand(ParallelEnv):
         return observed, {agent: float(np.sum(action)) for agent, action in actions.items()}, died, cut, infos
 
     def observe(self):
-        """Return the observations of the agents that are left."""
         return {agent: np.full(self.observation_space(agent).shape, self.count, np.float32) for agent in self.agents}
 
     def infos(self):
@@ -67,7 +65,6 @@ class Mixture(Errand):
         return spaces.Box(0 if dtype == np.uint8 else -high, high, (2,), dtype)
 
     def observe(self):
-        """Return the largest number and half of it."""
         return {agent: np.array([high, high / 2]).astype(dtype) for agent, (dtype, high) in self.kinds.items()}
 
     def infos(self):

@@ -16,7 +16,6 @@ def write_config(directory, values):
 
 
 def set_key(directory, key, value):
-    """Change a key of the configuration of a run."""
     config = OmegaConf.load(directory / "config.yaml")
     OmegaConf.update(config, key, value)
     OmegaConf.save(config, directory / "config.yaml")

@@ -24,6 +24,5 @@ def record(env, max_steps, act=None, seed=0):
 
 
 def still(states, views=None):
-    """Return a recording of the given states."""
     count = len(views if states is None else next(iter(vars(states).values())))
     return RecordedEpisode(np.arange(count), states, views, np.zeros(count), np.zeros(count))

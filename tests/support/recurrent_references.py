@@ -11,7 +11,6 @@ X = np.asarray(jax.random.normal(KEY, (len(RESETS), 2, 3)), np.float64)
 
 
 def random_params(rnn):
-    """Return random variables, and the parameters of the only cell in numpy."""
     inputs, draw = (jnp.asarray(X, jnp.float32), jnp.asarray(RESETS)), np.random.default_rng(0).normal
     shapes = jax.eval_shape(rnn.init, KEY, rnn.initialize_carry(2), inputs)
     variables = jax.tree.map(lambda leaf: jnp.asarray(draw(scale=0.5, size=leaf.shape), jnp.float32), shapes)

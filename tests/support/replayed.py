@@ -23,17 +23,19 @@ class Prioritised(ReplayConfig):
 SIX = ([0, 1, 2, 3, 4, 5], [1, 2, 4, 8, 16, 32], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0])
 
 
+SIZES = {
+    **{"total_buffer_size": 120, "total_batch_size": 64, "epochs": 1},
+    **{"n_step": 1, "store_next_observation": True},
+}
+
+
+def spec(space=Box(0, 1, (1,)), num_actions=3, num_envs=NUM_ENVS, num_updates=1, num_shards=1, **fields):  # noqa: B008
+    networks = SimpleNamespace()
+    return SystemSpec(space, Discrete(num_actions), networks, Axes(), num_updates, num_envs, num_shards, True, **fields)
+
+
 def make(schema=ReplayConfig, reward_scale=1.0, **values):
-    defaults = {
-        "total_buffer_size": 120,
-        "total_batch_size": 64,
-        "epochs": 1,
-        "n_step": 1,
-        "store_next_observation": True,
-    }
-    config = schema(**{**defaults, **values})
-    spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    return make_replay(config, spec, 0.5, reward_scale)
+    return make_replay(schema(**{**SIZES, **values}), spec(), 0.5, reward_scale)
 
 
 def view(numbers, dtype=jnp.float32):
@@ -58,9 +60,13 @@ def steps(numbers, rewards, terminated, truncated, dtype=jnp.float32):
     return Trajectory(transitions, ())
 
 
+def first(observation, num_envs=NUM_ENVS):
+    """Return the time steps of environments that start with the same observation."""
+    return jax.tree.map(lambda x: jnp.stack([x] * num_envs), restart(observation))
+
+
 def empty(replay, dtype=jnp.float32):
-    timestep = restart(view(0.0, dtype))
-    return replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+    return replay.init(first(view(0.0, dtype)))
 
 
 def windows(replay, state, seed=0):

@@ -110,7 +110,21 @@ class CopyingScripted(Scripted):
         return jax.tree.map(np.copy, super()._observe(action))
 
 
-gymnasium.register("Scripted-v0", "support.scripted:Scripted")
+class Bandit(gymnasium.Env):
+    """One state: the reward is the action, 0 or 1, and every episode has one step."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), float(action), True, False, {}
+
+
+for name in ("Scripted", "Bandit"):
+    gymnasium.register(f"{name}-v0", f"support.scripted:{name}")
 
 
 def check_transitions(observation, action, reward, terminated, truncated, successor):

@@ -58,7 +58,6 @@ class ConnectFourPlayer:
         self._reset, self._step = jax.jit(self._env.reset), jax.jit(self._env.step)
 
     def moves(self, positions, key=0):
-        """Return the columns that it chooses in positions."""
         state = self._state_of(positions)
         return np.asarray(self._act(self._member.shared, state, jax.random.key(key))[1])
 
@@ -81,7 +80,6 @@ class ConnectFourPlayer:
         return sorted(found)[:number]
 
     def _state_of(self, positions):
-        """Return the positions as games of pgx."""
         boards = np.stack([connect_four.board_of(*each) for each in positions])
         env_state, timestep = self._reset(jax.random.split(jax.random.key(0), len(positions)))
         game = env_state.env_state

@@ -17,7 +17,6 @@ def files(directory):
 
 
 def copy(directory, address=ADDRESS, seconds=20.0):
-    """Copy a run directory once."""
     one = mirror.Mirror(directory, address)
     one.start()
     one.close(seconds)

@@ -16,7 +16,6 @@ SYSTEMS = group_choices("system")
 
 @functools.cache
 def schema(system: str) -> type[SystemConfig]:
-    """Return the class of hyperparameters of a system."""
     module = yaml.safe_load((config_dir() / f"system/{system}.yaml").read_text())["module"]
     return schema_of(import_build(module))
 

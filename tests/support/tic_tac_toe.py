@@ -15,12 +15,10 @@ _POWERS = 3 ** np.arange(9, dtype=np.int32)
 
 
 def has_won(stones):
-    """Return whether the squares of a player contain a line."""
     return any(stones & line == line for line in _LINES)
 
 
 def legal_moves(mine, theirs):
-    """Return the empty squares; none after the end of the game."""
     return [] if has_won(theirs) else [square for square in range(9) if not (mine | theirs) >> square & 1]
 
 
@@ -32,14 +30,12 @@ def value(mine, theirs):
 
 
 def best_moves(mine, theirs):
-    """Return the moves that keep the value of the position."""
     best = value(mine, theirs)
     return [move for move in legal_moves(mine, theirs) if -value(theirs, mine | 1 << move) == best]
 
 
 @functools.cache
 def positions():
-    """Return all positions that can be reached, with those at the end of a game."""
     found, new = {(0, 0)}, [(0, 0)]
     while new:
         mine, theirs = new.pop()
@@ -75,7 +71,6 @@ def board_in(game):
 
 
 def perfect_player(key, game):
-    """Draw one of the best moves, as an opponent of pgx."""
     best = jnp.asarray(table())[code(board_in(game))]
     # At the end of a game, all moves are legal.
     legal = jnp.where(best.any(), best, game.legal_action_mask)

@@ -37,7 +37,6 @@ class ObservedSums(NamedTuple):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build a recorder; see `make_recorder`."""
     return make_recorder(spec.axes, config)
 
 

@@ -59,7 +59,6 @@ def train_pendulum(tmp_path_factory):
 
 
 def train_members(tmp_path_factory):
-    """Return the directory of a run of a population of three."""
     varied = "arch.population.hyperparams={actor_lr: [1e-4, 1e-1, 1e-2]}"
     return _train(tmp_path_factory, "members", varied, "env.time_limit=30")
 

@@ -47,8 +47,7 @@ def prepare(system, *overrides, scenario="masked"):
         sizes += ["system.sequence_length=16", "system.sequence_period=16"]
     if system == "disco_rl/ff_disco103":
         sizes += ["system.sequence_length=16", "system.sequence_period=16", "system.total_batch_size=8"]
-    given = [f"system={system}", *environment, *sizes, *disco.overrides(system), *overrides]
-    return setup_of(*given)
+    return setup_of(f"system={system}", *environment, *sizes, *disco.overrides(system), *overrides)
 
 
 PAIRS = [("ppo/ff_ppo_penalty", "masked_pair"), ("ppo/ff_ppo", "masked_parts")]

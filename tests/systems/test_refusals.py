@@ -9,7 +9,6 @@ SEQUENCES = "arch.total_num_envs=4 arch.num_devices=1 system.rollout_length=8"
 LAYER = "{_target_:stoix_like.networks.inputs.ArrayInput}"
 UNROLLED = "env=gymnax/cartpole system.unroll_steps=3 system.n_step=2 system.total_batch_size=8 arch.total_num_envs=8"
 WIDE = " ".join(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("representation", "reward"))
-
 REFUSED = [
     ("awr/ff_awr", "+system.vtrace=true", "vtrace=true: this system learns from a replay buffer: use false"),
     ("ddpg/ff_d4pg", f"{BOX} system.vmin=3 system.vmax=2", "vmin=3.0 must be less than system.vmax=2.0"),

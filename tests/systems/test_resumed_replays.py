@@ -6,7 +6,6 @@ from support.set_ups import loop_of
 from support.tiny_dreamer import NETWORK
 
 pytestmark = pytest.mark.optimized
-
 REPLAYS = {
     "awr/ff_awr": ["env=gymnax/cartpole", "system.n_step=2"],
     "disco_rl/ff_disco103": [

@@ -89,7 +89,6 @@ def test_methods_support_jit_grad_and_dtypes(name, dtype):
 
 
 def _drawn(pi, key):
-    """Return everything that a policy does with a key."""
     sample, log_prob = pi.sample_and_log_prob(seed=key)
     many = pi.sample(seed=key, sample_shape=4)
     return sample, pi.sample(seed=key), log_prob, pi.log_prob(sample), many, pi.log_prob(many), pi.mode()

@@ -3,9 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.networks.distributions import (
-    ClippedBeta,
-)
+from stoix_like.networks.distributions import ClippedBeta
 from support.bounded_policies import beta
 
 KEY = jax.random.key(0)

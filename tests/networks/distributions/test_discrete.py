@@ -13,8 +13,6 @@ from stoix_like.networks.distributions import (
 from support.compiled import Compiled, run
 
 KEY = jax.random.key(0)
-
-
 LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
 
 

@@ -3,17 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.networks.distributions import (
-    Categorical,
-    EpsilonGreedy,
-    legal_actions,
-    mask_logits,
-    mix_uniform,
-)
+from stoix_like.networks.distributions import Categorical, EpsilonGreedy, legal_actions, mask_logits, mix_uniform
 
 KEY = jax.random.key(0)
-
-
 LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
 
 

@@ -3,14 +3,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.networks.distributions import (
-    MultivariateNormalDiag,
-    StateDependentNoise,
-)
+from stoix_like.networks.distributions import MultivariateNormalDiag, StateDependentNoise
 
 KEY = jax.random.key(0)
-
-
 LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
 
 

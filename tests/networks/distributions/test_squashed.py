@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoix_like.networks.distributions import (
-    AffineTanhTransformedDistribution,
-    squash,
-)
+from stoix_like.networks.distributions import AffineTanhTransformedDistribution, squash
 from support.bounded_policies import beta, tanh_normal
 
 KEY = jax.random.key(0)

@@ -15,17 +15,9 @@ from stoix_like.networks.from_config.modules import build_networks
 from support.network_files import config
 
 DISCRETE = Discrete(3)
-
-
 UNBOUNDED = Box(-np.inf, np.inf, (2,))
-
-
 FEATURE = "stoix_like.networks.inputs.FeatureInput"
-
-
 TORSO = "actor_network.pre_torso"
-
-
 WIDE = {"pre_torso": {"layer_sizes": [8]}}
 HEADS = "stoix_like.networks.heads."
 NORMAL, LINEAR = {"_target_": f"{HEADS}MultivariateNormalDiagHead"}, {"_target_": f"{HEADS}LinearHead"}

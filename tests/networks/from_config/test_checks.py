@@ -4,9 +4,7 @@ import pytest
 
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.from_config.checks import accepted, parameters_of
 from stoix_like.networks.from_config.modules import build_networks, instantiate
-from stoix_like.networks.torso import MLPTorso
 
 DISCRETE = Discrete(3)
 HEADS = "stoix_like.networks.heads."
@@ -68,10 +66,3 @@ def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
 def test_empty_ranges_are_refused_also_with_a_default(head, arguments, message):
     with pytest.raises(ConfigError, match=rf"^network\.head\.{message}"):
         build_networks({"head": {"_target_": HEADS + head, **arguments}}, DISCRETE)
-
-
-def test_arguments_are_the_fields_of_a_dataclass_and_the_parameters_of_a_function():
-    fields, takes_any = parameters_of(MLPTorso)
-    assert (fields["activation"], takes_any) == ("relu", False)
-    assert parameters_of(lambda size=3, **others: None)[1]
-    assert accepted(lambda size, low=0: None, {"size": 1, "high": 2}) == {"size": 1}

@@ -17,8 +17,6 @@ from support.compiled import run
 from support.network_files import config
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
-
-
 FEATURE = "stoix_like.networks.inputs.FeatureInput"
 VECTOR = Box(0.0, 1.0, (4,))
 

@@ -13,24 +13,14 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import chained_torsos
 from stoix_like.networks.from_config.modules import build_networks, choices
-from stoix_like.networks.heads import (
-    BetaDistributionHead,
-    DeterministicHead,
-    NormalAffineTanhDistributionHead,
-)
+from stoix_like.networks.heads import BetaDistributionHead, DeterministicHead, NormalAffineTanhDistributionHead
 from stoix_like.networks.inputs import DictInput, EmbeddingActionInput, TorsoInput
 from stoix_like.networks.torso import MLPTorso
 from support.network_files import config
 
 KEY = jax.random.key(0)
-
-
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
-
-
 BOUNDED, UNBOUNDED = Box(-2.0, 2.0, (2,)), Box(-np.inf, np.inf, (2,))
-
-
 HEADS = "stoix_like.networks.heads."
 
 

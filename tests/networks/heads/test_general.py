@@ -43,11 +43,3 @@ class TestDefaultPolicyHead:
         pi = jax.eval_shape(lambda x: mixed.init_with_output(KEY, x)[0].sample(seed=KEY), jnp.ones((5, 4)))
         assert pi.shape == (5, 3)
         assert mixed.part_head(Discrete(3)).uniform_mix == 0.3
-
-    def test_bounds_come_from_the_action_space(self):
-        head = heads.policy_head(Box(-1.0, np.asarray([1.0, 2.0]), (2,)))
-        assert (head.minimum, head.maximum) == ((-1.0, -1.0), (1.0, 2.0))
-
-    def test_other_spaces_are_refused(self):
-        with pytest.raises(Exception, match="policy_head|no policy head"):
-            heads.policy_head("everything")

@@ -14,7 +14,6 @@ from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
 
 
 def with_parts(kind=AWR, **parts):
-    """Return the algorithm with some of its parts."""
     return kind(**dict.fromkeys(field.name for field in dataclasses.fields(kind)) | parts)
 
 

@@ -11,11 +11,11 @@ from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
+from support.recurrent_references import sigmoid
 from support.set_ups import setup_of
 from support.tiny_dreamer import TINY
 
 pytestmark = pytest.mark.slow
-
 KEY = jax.random.key(3)
 # Two sequences of eight entries. The first has an episode that is truncated at entry 2 and the start of the next one at
 # entry 3; the second continues an episode that terminates at entry 4.
@@ -86,10 +86,6 @@ def _kl(p_logits, q_logits):
     return (p * (np.log(p) - np.log(q))).sum((-2, -1))
 
 
-def _sigmoid(x):
-    return 1.0 / (1.0 + np.exp(-x))
-
-
 def test_every_loss_equals_that_of_numpy(setup, params):
     config, _ = setup
     dreamer, batch, (params, slow) = make_algorithm(*setup), _batch(), params
@@ -97,7 +93,6 @@ def test_every_loss_equals_that_of_numpy(setup, params):
 
     @jax.jit
     def run(params, slow):
-        """Return the losses, and what the networks compute on their way."""
         loss, (metrics, _, percentiles) = dreamer.loss(params, slow, dreamer.returns.init(), batch, KEY)
         model_key, imagine_key, _ = jax.random.split(KEY, 3)
         steps = entries.observation, entries.action, entries.is_first
@@ -131,7 +126,7 @@ def test_every_loss_equals_that_of_numpy(setup, params):
     expected = {
         "reconstruction": (replayed["view"] - np.sign(view) * np.log1p(np.abs(view))) ** 2 @ np.ones(4),
         "reward": _cross_entropy(replayed["reward"], atoms, REWARD),
-        "continue": -np.log(_sigmoid(np.where(TERMINATED, -1, 1) * replayed["continues"])),
+        "continue": -np.log(sigmoid(np.where(TERMINATED, -1, 1) * replayed["continues"])),
         "dynamics": np.maximum(config.model.free_nats, _kl(replayed["posterior"], replayed["prior"])),
     }
     expected["representation"] = expected["dynamics"]
@@ -140,7 +135,7 @@ def test_every_loss_equals_that_of_numpy(setup, params):
 
     # Index h of the dream is h steps after the start.
     value, reward = (_mean(imagined[name], atoms) for name in ("value", "reward"))
-    going, gamma, mix = _sigmoid(imagined["continues"]), config.gamma, config.gae_lambda
+    going, gamma, mix = sigmoid(imagined["continues"]), config.gamma, config.gae_lambda
     returns, weight = value.copy(), np.ones_like(value)
     weight[0] = 1.0 - TERMINATED.reshape(-1)
     for h in reversed(range(horizon)):

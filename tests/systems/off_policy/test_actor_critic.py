@@ -8,7 +8,7 @@ import pytest
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.systems.parts.normalizer import make_normalizer
-from support.off_policy_runs import SMALL, algorithm, timestep, trained, training_loop
+from support.off_policy_runs import SEQUENCES, SMALL, algorithm, timestep, trained, training_loop
 from support.programs import branches, make_program
 from support.selections import first, select
 
@@ -47,10 +47,6 @@ def test_placement_of_shards_on_devices_does_not_change_the_results(system):
 
 
 ATOMS = ["system.vmin=-3", "system.vmax=3"]
-SEQUENCES = [
-    *("system.sequence_period=4", "system.burn_in_length=1", "system.sequence_length=4", "system.warmup_steps=64"),
-    *(f"network.{name}_network.rnn_layer.hidden_state_dim=8" for name in ("actor", "q")),
-]
 LEARNERS = [("ddpg/ff_ddpg", []), ("ddpg/ff_td3", []), ("ddpg/ff_d4pg", ATOMS), ("mpo/ff_mpo", [])]
 
 

@@ -10,13 +10,9 @@ from stoix_like.base_types import ActorCriticHiddenStates, Observation, RolloutS
 from stoix_like.systems.off_policy.recurrent import RecurrentNetwork, RecurrentParams, ReplayedSequences, Successors
 from stoix_like.systems.parts import recurrent
 from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, VIEWS, Accumulator, column, observed, replayed
-from support.off_policy_runs import algorithm, timestep
+from support.off_policy_runs import SEQUENCES, algorithm, timestep
 
 SYSTEMS = ["sac/rec_sac", "ddpg/rec_td3"]
-SMALL = [
-    *("system.sequence_period=4", "system.burn_in_length=1", "system.sequence_length=4", "system.warmup_steps=64"),
-    *(f"network.{name}_network.rnn_layer.hidden_state_dim=8" for name in ("actor", "q")),
-]
 
 
 class Cells(Accumulator):
@@ -62,7 +58,7 @@ def test_no_gradient_flows_through_the_burn_in():
 @pytest.mark.parametrize("stored", [True, False])
 def test_batches_are_the_steps_after_the_burn_in(system, stored):
     """Without stored successors, truncated steps have no weight."""
-    agent = algorithm(system, *SMALL, f"system.store_next_observation={stored}", "system.gamma=0.5")
+    agent = algorithm(system, *SEQUENCES, f"system.store_next_observation={stored}", "system.gamma=0.5")
     drawn = replayed(stored, action=REWARDS, terminated=[0, 0, 0, 0, 1])
     agent = dataclasses.replace(agent, replay=agent.replay._replace(sample=lambda *args: drawn))
     state = SimpleNamespace(
@@ -78,7 +74,7 @@ def test_batches_are_the_steps_after_the_burn_in(system, stored):
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_stored_states_are_those_of_both_networks(system):
     """Step by step through two rollouts, with an episode that starts in each, both networks meet the stored states."""
-    agent = algorithm(system, *SMALL, "system.rollout_length=8")
+    agent = algorithm(system, *SEQUENCES, "system.rollout_length=8")
     views = jax.random.normal(jax.random.key(1), (16, 8, 1))
     first = jnp.zeros((16, 8), bool).at[0].set(True).at[6, 2].set(True).at[11, 3].set(True)
     state = jax.jit(agent.init)(jax.random.key(0), timestep([0] * 8, [False] * 8))

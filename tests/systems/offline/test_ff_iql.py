@@ -8,7 +8,6 @@ import pytest
 from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
 from stoix_like.systems.offline.anakin.ff_iql import IQLOptStates, IQLParams
-from stoix_like.utils.loss import expectile_loss
 from stoix_like.utils.replay import Batch
 from support.algorithms import with_methods
 from support.off_policy_runs import algorithm
@@ -45,10 +44,6 @@ def iql():
     )
     actor = SimpleNamespace(apply=lambda params, observation: LogProb(params))
     return replace(found, values=apply, critics=critics, actor=actor)
-
-
-def test_an_expectile_weighs_positive_errors_more():
-    np.testing.assert_allclose(expectile_loss(jnp.asarray([2.0, -3.0]), 0.8), [0.8 * 4, 0.2 * 9], rtol=1e-6)
 
 
 def test_values_are_expectiles_of_those_of_the_data(iql):

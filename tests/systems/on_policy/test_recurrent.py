@@ -12,6 +12,7 @@ from stoix_like.networks import utils
 from stoix_like.networks.base import RecurrentCritic
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal
 from stoix_like.systems.on_policy.recurrent import Sequences
+from support.accumulator import column
 from support.algorithms import make_algorithm
 from support.resumed import assert_resumed_equals_whole
 from support.set_ups import loop_of, setup_of, trained
@@ -51,11 +52,6 @@ class SumCell(nn.Module):
     @nn.nowrap
     def initialize_carry(self, rng, input_shape):
         return jnp.zeros(input_shape)
-
-
-def column(values, dtype=jnp.float32):
-    """Return the values as `[T, 1]`, the steps of one environment."""
-    return jnp.asarray(values, dtype)[:, None]
 
 
 OBSERVATIONS, SUCCESSORS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0], [2.0, 4.0, 100.0, 16.0, 200.0, 64.0]
@@ -113,7 +109,6 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
 
 
 def example(views, env="env=probe/value"):
-    """Return what an agent reads of a time step to initialise itself."""
     setup = setup_of(*SMALL, "system=ppo/rec_ppo", env)
     _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), views.shape[1]))
     return timestep._replace(observation=Observation(views[0]))

@@ -104,7 +104,6 @@ class Counted(NamedTuple):
 
 
 def build_counting(config, spec):
-    """Build a system that counts its updates in its parameters."""
 
     def init(key, timestep):
         return Agent(Counted(jnp.zeros(()), ()), ())

@@ -16,8 +16,6 @@ SUM = make_mixer(Mixing(), 2)
 # Two games of two agents: the rows of a game stand together.
 SUCCESSOR = jnp.asarray([[1.0, 3.0], [5.0, 2.0], [7.0, 0.0], [1.0, 1.0]])
 ENDS = jnp.asarray([False, False, True, True])
-
-
 OWN, NEVER = [1.0, 2.0, 3.0, 4.0], jnp.zeros(4, bool)
 
 

@@ -6,7 +6,6 @@ from support.on_policy_runs import training_loop
 
 
 def updated(*overrides):
-    """Return the parameters after three updates."""
     loop = training_loop("arch.num_devices=1", "system.standardize_advantages=false", *overrides)
     for _ in range(3):
         loop.advance(1)

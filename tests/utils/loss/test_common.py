@@ -1,4 +1,3 @@
-import inspect
 import math
 
 import jax
@@ -19,17 +18,6 @@ def test_the_probability_ratio_is_linear_where_it_would_overflow():
     assert (jnp.diff(values) > 0).all()
     np.testing.assert_allclose(slopes[:2], values[:2], rtol=1e-5)
     np.testing.assert_allclose(slopes[2:], math.exp(20.0), rtol=1e-5)
-
-
-def test_a_mean_of_losses_has_their_arguments_and_returns_a_scalar():
-    """`q_learning_per_example` says `Returns: The losses, one per example.`; `approximate_kl_per_example` nothing."""
-    mean, losses = inspect.signature(ls.q_learning), inspect.signature(ls.q_learning_per_example)
-    assert mean.parameters == losses.parameters
-    assert (mean.return_annotation.dim_str, losses.return_annotation.dim_str) == ("", "B")
-    assert ls.q_learning.__annotations__["return"] is mean.return_annotation
-    for loss in (ls.q_learning, ls.approximate_kl):
-        assert inspect.getdoc(loss).endswith("\n\nReturns:\n    The mean, a scalar.")
-        assert "The losses" not in inspect.getdoc(loss)
 
 
 def test_the_divergence_estimate_is_bounded_like_the_ratio():

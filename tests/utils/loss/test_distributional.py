@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from stoix_like.utils import loss as functions
 from stoix_like.utils.loss import distributional
 from support.compiled import Compiled, run
-from support.every_loss import (
-    CASES,
-    B,
-    K,
-    M,
-    arrays_of,
-)
+from support.every_loss import CASES, B, K, M, arrays_of
 
 ls = Compiled(functions)
 

@@ -9,12 +9,7 @@ import rlax
 
 from stoix_like.utils import loss as functions
 from support.compiled import Compiled, run
-from support.every_loss import (
-    LOG2,
-    B,
-    S,
-    random_arrays,
-)
+from support.every_loss import LOG2, B, S, random_arrays
 
 ls = Compiled(functions)
 

@@ -9,17 +9,7 @@ import rlax
 
 from stoix_like.utils import loss as functions
 from support.compiled import Compiled, run
-from support.every_loss import (
-    CASES,
-    LOG2,
-    A,
-    B,
-    T,
-    arrays_of,
-    finite_differences,
-    random_arrays,
-    total,
-)
+from support.every_loss import CASES, LOG2, A, B, T, arrays_of, finite_differences, random_arrays, total
 
 ls = Compiled(functions)
 

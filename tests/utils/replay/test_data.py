@@ -5,18 +5,17 @@ Two episodes of one environment, with gamma = 1/2 and rewards 1, 2, 4, 8, 16: th
 """
 
 import contextlib
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Axes, Observation, SystemSpec
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.base_types import Observation
 from stoix_like.errors import ConfigError
 from stoix_like.utils.replay import Data, ReplayConfig, SequenceReplayConfig, make_replay, make_sequence_replay
 from stoix_like.utils.replay.data import count_from, with_clipped_rewards
+from support import replayed
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, steps
 
 DATA = Data(
@@ -32,36 +31,16 @@ DATA = Data(
 # 2 + 4/2; 4; then 8 + 16/2 and 16, truncated after two steps and after one: (1/2)^2 and 1/2 of the value beyond.
 THREE_STEPS = {0: [3, 0, 3], 1: [4, 0, 3], 2: [4, 0, 3], 4: [16, 0.25, 6], 5: [16, 0.5, 6]}
 ONE_STEP = {0: [1, 0.5, 1], 1: [2, 0.5, 2], 2: [4, 0, 3], 4: [8, 0.5, 5], 5: [16, 0.5, 6]}
-SIZES = {
-    "total_buffer_size": 120,
-    "total_batch_size": 64,
-    "epochs": 1,
-    "n_step": 1,
-    "store_next_observation": True,
-    "data": "some.npz",
-}
+SIZES = {**replayed.SIZES, "data": "some.npz"}
 
 
-def spec(num_updates=4, data=DATA, warmup_rollouts=0):
-    return SystemSpec(
-        Box(0, 1, (1,)),
-        Discrete(3),
-        SimpleNamespace(),
-        Axes(),
-        num_updates,
-        NUM_ENVS,
-        1,
-        True,
-        rollout_length=6,
-        warmup_rollouts=warmup_rollouts,
-        data=data,
-    )
+def spec(data=DATA, **fields):
+    return replayed.spec(num_updates=4, rollout_length=6, data=data, **fields)
 
 
 def make(schema=ReplayConfig, reward_scale=1.0, data=DATA, warmup_rollouts=0, **values):
-    return make_replay(
-        schema(**{**SIZES, **values}), spec(data=data, warmup_rollouts=warmup_rollouts), 0.5, reward_scale
-    )
+    config = schema(**{**SIZES, **values})
+    return make_replay(config, spec(data, warmup_rollouts=warmup_rollouts), 0.5, reward_scale)
 
 
 def filled(replay):

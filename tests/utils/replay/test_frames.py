@@ -1,15 +1,12 @@
-from types import SimpleNamespace
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.envs.environment import restart
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.base_types import Observation, Trajectory, Transition
+from stoix_like.envs.spaces import Box
 from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
+from support.replayed import SIZES, Prioritised, first, spec
 from support.set_ups import setup_of
 
 NUM_ENVS, K = 3, 3
@@ -17,21 +14,9 @@ NUM_ENVS, K = 3, 3
 SHAPE = (2, 1, 2 * K)
 
 
-class Prioritised(ReplayConfig):
-    prioritised: ClassVar[bool] = True
-
-
 def make(stacked, schema=ReplayConfig, **values):
-    defaults = {
-        "total_buffer_size": NUM_ENVS * 20,
-        "total_batch_size": 32,
-        "epochs": 1,
-        "n_step": 1,
-        "store_next_observation": True,
-    }
-    space = Box(0, 255, SHAPE, jnp.uint8, stacked)
-    spec = SystemSpec(space, Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    return make_replay(schema(**{**defaults, **values}), spec, gamma=0.5)
+    config = schema(**{**SIZES, "total_buffer_size": NUM_ENVS * 20, "total_batch_size": 32, **values})
+    return make_replay(config, spec(Box(0, 255, SHAPE, jnp.uint8, stacked), num_envs=NUM_ENVS), gamma=0.5)
 
 
 class Episodes:
@@ -76,8 +61,7 @@ class Episodes:
 
 
 def empty(replay):
-    timestep = restart(Observation(jnp.zeros(SHAPE, jnp.uint8)))
-    return replay.init(jax.tree.map(lambda leaf: jnp.stack([leaf] * NUM_ENVS), timestep))
+    return replay.init(first(Observation(jnp.zeros(SHAPE, jnp.uint8)), NUM_ENVS))
 
 
 def jitted(replay):

@@ -1,17 +1,13 @@
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.envs.environment import restart
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.base_types import Observation, Trajectory, Transition
 from stoix_like.utils.replay import PrioritisedBlockConfig, SequenceReplayConfig, end_episodes, make_sequence_replay
-
-NUM_ENVS = 2
+from support.replayed import NUM_ENVS, SIZES, empty, spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +16,9 @@ class Config(PrioritisedBlockConfig, SequenceReplayConfig):
 
 
 def make(**values):
-    defaults = {
-        **{"total_buffer_size": 32, "total_batch_size": 64, "epochs": 1, "n_step": 1, "store_next_observation": True},
-        **{"burn_in_length": 1, "sequence_length": 3, "sequence_period": 2},
-    }
-    spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    config = Config(**{**defaults, **values})
-    replay = make_sequence_replay(config, spec, jnp.zeros((1,)), reward_scale=0.5)
-    timestep = restart(Observation(jnp.zeros((1,))))
-    return replay, replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+    sizes = {"total_buffer_size": 32, "burn_in_length": 1, "sequence_length": 3, "sequence_period": 2}
+    replay = make_sequence_replay(Config(**{**SIZES, **sizes, **values}), spec(), jnp.zeros((1,)), reward_scale=0.5)
+    return replay, empty(replay)
 
 
 def rollout(first):

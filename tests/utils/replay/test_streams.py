@@ -6,13 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.envs.environment import restart
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.base_types import Observation, Trajectory, Transition
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.utils.replay import Data, StreamReplayConfig, end_episodes, make_stream_replay
-
-NUM_ENVS = 2
+from support.replayed import NUM_ENVS, empty, first, spec
 
 
 def configuration(**values):
@@ -31,10 +29,9 @@ def check(num_shards, rollout_length=4, warmup_steps=0, **values):
 @cache
 def make(num_shards=1, **values):
     """Build compiled functions of a replay buffer, and its empty state."""
-    spec = SystemSpec(Box(0, 1, (1,)), Discrete(100), SimpleNamespace(), Axes(), 1, NUM_ENVS, num_shards, True)
-    replay = make_stream_replay(configuration(**values), spec, {"state": jnp.zeros((1, 1), jnp.bfloat16)}, 0.5)
-    timestep = restart(Observation(jnp.zeros((1,))))
-    state = replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+    ours = spec(num_actions=100, num_shards=num_shards)
+    replay = make_stream_replay(configuration(**values), ours, {"state": jnp.zeros((1, 1), jnp.bfloat16)}, 0.5)
+    state = empty(replay)
     add, sample, refresh = jax.jit(replay.add), jax.jit(replay.sample), jax.jit(replay.refresh)
     return replay._replace(add=add, sample=sample, refresh=refresh), state
 
@@ -184,11 +181,10 @@ def test_data_replace_other_sequences_than_the_newest():
         valid=valid,
         steps=rows[valid],
     )
-    spec = SystemSpec(Box(-9, 1, (1,)), Discrete(100), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True, data=data)
     config = configuration(online_sequences=8, total_batch_size=8, latent_period=2, data="some.npz")
-    replay = make_stream_replay(config, spec, {"state": jnp.zeros((1, 1), jnp.bfloat16)}, 0.5)
-    timestep = restart(Observation(jnp.zeros((1,))))
-    state = replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+    ours = spec(Box(-9, 1, (1,)), num_actions=100, data=data)
+    replay = make_stream_replay(config, ours, {"state": jnp.zeros((1, 1), jnp.bfloat16)}, 0.5)
+    state = empty(replay)
     replay = replay._replace(add=jax.jit(replay.add))
     entries, _, _ = sequences(replay, added(state, replay, FIRST, SECOND))
     assert set(entries.observation[-1, :2]) == {7.5, 106}
@@ -271,11 +267,9 @@ def test_observations_keep_their_types_and_are_written_in_place():
     """Images, masks and dictionaries; a buffer of 300 kB is not copied."""
     view = {"image": jnp.arange(48, dtype=jnp.uint8).reshape(4, 4, 3) * 5, "speed": jnp.ones((2,), jnp.float16)}
     space = SimpleNamespace(sample=lambda key: view)
-    spec = SystemSpec(space, Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
-    replay = make_stream_replay(configuration(total_buffer_size=4096), spec, jnp.zeros((4,), jnp.int8))
-    observation = Observation(view, jnp.ones((3,), bool), jnp.zeros((), jnp.int32))
-    observation = jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), observation)
-    state = replay.init(restart(observation)._replace(observation=observation))
+    replay = make_stream_replay(configuration(total_buffer_size=4096), spec(space), jnp.zeros((4,), jnp.int8))
+    timestep = first(Observation(view, jnp.ones((3,), bool), jnp.zeros((), jnp.int32)))
+    observation, state = timestep.observation, replay.init(timestep)
     number = jnp.zeros((4, NUM_ENVS))
     steps = jax.tree.map(lambda x: jnp.stack([x] * 4), observation)
     flag, latent = number > 0, jnp.zeros((4, NUM_ENVS, 4))

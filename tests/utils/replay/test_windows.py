@@ -16,8 +16,6 @@ class Whole(ReplayConfig):
 # Windows of three. 0: 1 + 2/2 + 4/4, terminated. 1: 2 + 4/2, terminated. 2: 4, terminated.
 # 3: 8 + 16/2, truncated after two steps: (1/2)^2 of the true successor of step 4.
 THREE_STEPS = {0: [3, 0, 2.5], 1: [4, 0, 2.5], 2: [4, 0, 2.5], 3: [16, 0.25, 4.5]}
-
-
 ONE_STEP = {number: [float(2**number), 0.5, number + 0.5] for number in range(5)} | {2: [4, 0, 2.5]}
 
 
