@@ -144,14 +144,7 @@ class TorsoInput(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Any) -> Float[Array, "*batch F"]:
-        """Embed the output of the other input layer.
-
-        Args:
-            observation: an observation with a view `[..., *view]` that the torso takes.
-
-        Returns:
-            `[..., F]`, the output of the torso.
-        """
+        """Embed the output of the other input layer, a view that the torso takes: `[..., F]`."""
         embedding: Array = self.pre_torso(self.input_layer(observation))
         return embedding
 
@@ -198,15 +191,7 @@ class EmbeddingActionInput(nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Any, action: Shaped[Array, "..."]) -> Float[Array, "*batch F"]:
-        """Concatenate along the last axis.
-
-        Args:
-            embedding: `[..., D]`, or an observation with a view of this shape; see `as_floats`.
-            action: `[..., *shape]`, of A numbers.
-
-        Returns:
-            `[..., D + A]`.
-        """
+        """Concatenate along the last axis: `[..., D + A]`."""
         view = as_floats(self.input_layer(embedding))
         batch = view.shape[:-1]
         if action.shape[: len(batch)] != batch:
@@ -223,14 +208,6 @@ class EmbeddingActionOnehotInput(nn.Module):
 
     @nn.compact
     def __call__(self, observation_embedding: Any, action: Int[Array, "*batch"]) -> Float[Array, "*batch F"]:
-        """Concatenate along the last axis.
-
-        Args:
-            observation_embedding: `[..., D]`, or an observation with a view of this shape; see `as_floats`.
-            action: `[...]`, integers in `0 … action_dim - 1`.
-
-        Returns:
-            `[..., D + action_dim]`.
-        """
+        """Concatenate along the last axis: `[..., D + action_dim]`."""
         view = as_floats(self.input_layer(observation_embedding))
         return jnp.concatenate([view, jax.nn.one_hot(action, self.action_dim, dtype=view.dtype)], axis=-1)

@@ -27,15 +27,7 @@ class MonotonicMixer(nn.Module):
 
     @nn.compact
     def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:
-        """Mix values.
-
-        Args:
-            values: `[..., A]` of the agents.
-            state: `[..., S]` of their game.
-
-        Returns:
-            `[...]` values of the team.
-        """
+        """Mix values `[..., A]` of agents by the state `[..., S]` of their game: `[...]` values of the team."""
         num_agents = values.shape[-1]
         w_1 = jnp.abs(self._hyper(num_agents * self.embed_dim, state))
         w_1 = w_1.reshape(*values.shape, self.embed_dim)

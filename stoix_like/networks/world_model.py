@@ -92,14 +92,7 @@ class ObservationEncoder(_Coder):
 
     @nn.compact
     def __call__(self, view: PyTree) -> Float[Array, "*batch D"]:
-        """Return tokens.
-
-        Args:
-            view: `[..., *view]`, the `agent_view` of observations, or a dictionary of such arrays.
-
-        Returns:
-            `[..., D]`.
-        """
+        """Return tokens `[..., D]` of views `[..., *view]`, or of a dictionary of them."""
         pairs = [(space, array) for _, space, array in _matched(self._spaces(), view)]
         vectors = [_as_vector(*pair) for pair in pairs if kind_of(pair[0]) != IMAGE]
         tokens = [self._dense_layers(jnp.concatenate(vectors, axis=-1))] if vectors else []

@@ -50,14 +50,7 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-
-        Returns:
-            A distribution over actions `[..., *action_dim]`.
-        """
+        """Return the policy: a distribution over actions `[..., *action_dim]`."""
         loc, scale = location_and_spread(embedding, self.action_dim, self.kernel_init, self.state_dependent_scale)
         normal = distributions.Normal(loc, scale + self.min_scale)
         squashed = distributions.AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
@@ -83,14 +76,7 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.MultivariateNormalDiag:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-
-        Returns:
-            A distribution over actions `[..., *action_dim]`.
-        """
+        """Return the policy: a distribution over actions `[..., *action_dim]`."""
         loc, scale = location_and_spread(embedding, self.action_dim, self.kernel_init, self.state_dependent_scale)
         scale = scale * (self.init_scale / math.log(2.0)) + self.min_scale
         return distributions.MultivariateNormalDiag(loc, scale, len(action_shape(self.action_dim)))
@@ -121,14 +107,7 @@ class BoundedNormalHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.MultivariateNormalDiag:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-
-        Returns:
-            A distribution over actions `[..., *action_dim]`.
-        """
+        """Return the policy: a distribution over actions `[..., *action_dim]`."""
         loc, spread = two_parameters(embedding, self.action_dim, self.kernel_init)
         scale = self.min_scale + (self.max_scale - self.min_scale) * jax.nn.sigmoid(spread + 2.0)
         _, width = distributions.interval(self.minimum, self.maximum, loc)
@@ -157,14 +136,7 @@ class BetaDistributionHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-
-        Returns:
-            A distribution over actions `[..., *action_dim]`.
-        """
+        """Return the policy: a distribution over actions `[..., *action_dim]`."""
         alpha, beta = (1.0 + jax.nn.softplus(x) for x in two_parameters(embedding, self.action_dim, self.kernel_init))
         stretched = distributions.AffineBeta(distributions.ClippedBeta(alpha, beta), self.minimum, self.maximum)
         return distributions.Independent(stretched, len(action_shape(self.action_dim)))
@@ -187,14 +159,7 @@ class StateDependentNoiseHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.StateDependentNoise:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`; no gradient flows through the noise into it.
-
-        Returns:
-            A distribution over actions `[..., *action_dim]`.
-        """
+        """Return the policy over actions `[..., *action_dim]`; no gradient flows through the noise to the embedding."""
         width, shape = embedding.shape[-1], action_shape(self.action_dim)
         loc = dense(embedding, shape, self.kernel_init)
         # jnp.log instead of math.log: the scale may be traced.
@@ -221,14 +186,7 @@ class DeterministicHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-
-        Returns:
-            A distribution with probability one at an action `[..., *action_dim]`.
-        """
+        """Return the policy: a distribution with probability one at an action `[..., *action_dim]`."""
         shape = action_shape(self.action_dim)
         action = dense(embedding, shape, self.kernel_init)
         if self.minimum is not None and self.maximum is not None:

@@ -52,15 +52,7 @@ class DiscoveredHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> Predictions:
-        """Return the predictions.
-
-        Args:
-            embedding: `[..., D]`.
-            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
-
-        Returns:
-            The policy and the other predictions.
-        """
+        """Return the policy and the other predictions; an action is legal where its mask is True, or without a mask."""
         logits = mask_logits(dense(embedding, (self.action_dim,), self.kernel_init), action_mask)
         y = dense(embedding, (self.num_predictions,), self.kernel_init)
         hidden = self._after_actions(embedding)

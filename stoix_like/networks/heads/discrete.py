@@ -40,15 +40,7 @@ class CategoricalHead(PolicyHead, nn.Module):
     def __call__(
         self, embedding: Embedding, action_mask: Bool[Array, "*batch_and_actions"] | None = None
     ) -> distributions.Categorical | distributions.Independent:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-            action_mask: `[..., *action_dim]`, True where an action is legal; None where all are legal.
-
-        Returns:
-            A distribution over integers `[...]`.
-        """
+        """Return a distribution over integers `[...]` that are legal: those of which `action_mask` is True, or all."""
         shape = action_shape(self.action_dim)
         logits = mask_logits(dense(embedding, shape, self.kernel_init), action_mask)
         if _mixes(self.uniform_mix):
@@ -84,15 +76,7 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
     def __call__(
         self, embedding: Embedding, action_mask: Bool[Array, "*batch L"] | None = None
     ) -> distributions.MultiDiscreteActionDistribution:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-            action_mask: `[..., sum(sizes)]`, True where a choice is legal; None where all are legal.
-
-        Returns:
-            A distribution over integers `[..., action_dim]`.
-        """
+        """Return a distribution over legal integers `[..., action_dim]`, by an `action_mask` `[..., sum(sizes)]`."""
         sizes = tuple(self.number_of_dims_per_distribution)
         legal = None if action_mask is None else legal_actions(action_mask, sizes)
         logits = mask_logits(dense(embedding, (sum(sizes),), self.kernel_init), legal)

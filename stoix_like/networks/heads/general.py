@@ -80,15 +80,7 @@ class MixedHead(PolicyHead, nn.Module):
     def __call__(
         self, embedding: Embedding, action_mask: Bool[Array, "*batch L"] | None = None
     ) -> distributions.MixedActionDistribution:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-            action_mask: concatenated masks of the discrete parts, True where a choice is legal; None where all are.
-
-        Returns:
-            A distribution over vectors, see `spaces.Mixed`.
-        """
+        """Return the policy: a distribution over vectors, see `spaces.Mixed`."""
         space = self.action_space
         pairs = zip(map(self.part_head or policy_head, space.parts), space.masks(action_mask), strict=True)
         parts = [head(embedding, **mask_argument(head, mask)) for head, mask in pairs]

@@ -37,14 +37,7 @@ class HypersphericalPolicyHead(PolicyHead, nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-
-        Returns:
-            A distribution over actions `[..., *action_dim]`.
-        """
+        """Return the policy: a distribution over actions `[..., *action_dim]`."""
         shape = action_shape(self.action_dim)
         loc, spread = (UnitOutput(math.prod(shape))(embedding).reshape(*embedding.shape[:-1], *shape) for _ in range(2))
         fraction = 0.5 * (1.0 + jnp.tanh(spread))

@@ -43,14 +43,7 @@ class MLPTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
-
-        Returns:
-            `[..., layer_sizes[-1]]`.
-        """
+        """Return the embedding, `[..., layer_sizes[-1]]`; uint8 is scaled, see `as_floats`."""
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
         x = as_floats(observation)
@@ -88,14 +81,7 @@ class BatchRenormMLPTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
-
-        Returns:
-            `[..., layer_sizes[-1]]`.
-        """
+        """Return the embedding, `[..., layer_sizes[-1]]`; uint8 is scaled, see `as_floats`."""
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
         x = BatchRenorm(self.momentum, self.warmup_steps)(as_floats(observation))

@@ -40,14 +40,7 @@ class ResNetTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
-
-        Returns:
-            `[..., hidden_size]`.
-        """
+        """Return the embedding, `[..., hidden_size]`; uint8 is scaled, see `as_floats`."""
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
 
@@ -88,14 +81,7 @@ class SimBaTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
-
-        Returns:
-            `[..., hidden_size]`.
-        """
+        """Return the embedding, `[..., hidden_size]`; uint8 is scaled, see `as_floats`."""
         activation = parse_activation_fn(self.activation)
         block_init = parse_initializer(self.block_kernel_init)
 
@@ -136,14 +122,7 @@ class SimBaV2Torso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
-
-        Returns:
-            `[..., hidden_size]`, of norm one.
-        """
+        """Return the embedding, `[..., hidden_size]`, of norm one; uint8 is scaled, see `as_floats`."""
 
         def dense(size: int) -> nn.Module:
             return UnitDense(size, dtype=self.dtype)
@@ -181,14 +160,7 @@ class BroTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
-
-        Returns:
-            `[..., hidden_size]`.
-        """
+        """Return the embedding, `[..., hidden_size]`; uint8 is scaled, see `as_floats`."""
         activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
 
         def dense() -> nn.Module:
