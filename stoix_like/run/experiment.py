@@ -156,25 +156,7 @@ def resume(
     loggers: Sequence[Logger] = (),
     started: float | None = None,
 ) -> Result:
-    """Resume a run that was stopped, or extend its budget, in its own directory.
-
-    Args:
-        run_dir: the directory of the run, or its address on an object store, `s3://bucket/run`: the run then resumes in
-            a copy, in the user's cache, and `checkpoint.mirror` is that address.
-        overrides: Hydra overrides of keys that may change: the budget, logging, checkpoints.
-        trust: allow the run's configuration to name code from outside this package.
-        env: the environment of a run that was trained on an object passed from Python.
-        callbacks: the callbacks that were passed from Python; their state is restored.
-        loggers: the loggers that were passed from Python.
-        started: when the program or the call started, on the clock of `time.perf_counter`; by default now.
-
-    Returns:
-        The result of the run.
-
-    Raises:
-        ConfigError: there is no such run, another process is training it, or its configuration changed.
-        TrainingError: a metric or a parameter became non-finite.
-    """
+    """Resume a run in its directory, or in a copy of its address on an object store; see `stoix_like.resume`."""
     started = time.perf_counter() if started is None else started
     address = normalised(run_dir) if is_address(run_dir) else None
     if address is not None:

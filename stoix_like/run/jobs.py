@@ -51,17 +51,7 @@ class Failed(float):
 
 
 def train(config: DictConfig) -> float:
-    """Train one job; one that fails is reported in a line.
-
-    Args:
-        config: composed by Hydra.
-
-    Returns:
-        The score of `run_experiment`; `Failed` if training failed, the memory was exhausted, or files were lost.
-
-    Raises:
-        ConfigError: the configuration cannot be run.
-    """
+    """Train one job; return its score, `Failed` if training failed, the memory was exhausted, or files were lost."""
     try:
         return experiment.run_experiment(config)
     except (ProcessLostError, BrokenPipeError):

@@ -44,14 +44,7 @@ _REGARDLESS = "arch.on_nan=ignore continues regardless"
 
 
 class TrainingLoop:
-    """Intervals of updates, with an evaluation after each.
-
-    `writer`: writer of checkpoints; None writes none.
-    `videos`: recorder of videos; None records none.
-    `callbacks`: called at evaluations and checkpoints; None for none.
-    `profile`: where the time of an update goes; None measures nothing.
-    `directory`: the run directory; None where nothing is written.
-    """
+    """Intervals of updates, with an evaluation after each; parts that are None do nothing."""
 
     def __init__(
         self,
