@@ -113,11 +113,7 @@ EXPECTED = json.loads((Path(__file__).parents[1] / "systems/disco_rl/expected.js
 
 def make(*overrides):
     """Return the algorithm with a network whose parameters are its predictions."""
-    return Disco103(system_config(*overrides), Axes(), Recorded(), None, None, None)
-
-
-def system_config(*overrides):
-    return config_of("system=disco_rl/ff_disco103", *overrides).system
+    return Disco103(config_of("system=disco_rl/ff_disco103", *overrides).system, Axes(), Recorded(), None, None, None)
 
 
 class Recorded:

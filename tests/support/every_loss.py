@@ -76,7 +76,9 @@ def _cases(seed=0):
         "quantile_critic": Case(ls.quantile_critic_loss, (n(B, K, C), tau, n(B), d, n(B, M), n(B)), 1, (0.2, 0.7)),
         "dqn_reg": Case(ls.dqn_reg_loss, q, 1, (0.1,), at(1)),
         "cql": Case(ls.cql_penalty, (n(B, A),), 1, (), at(1)),
-        "sampled_cql": Case(_sampled_cql, (n(S, B), n(B), n(S, B)), 2),
+        "sampled_cql": Case(
+            lambda samples, q, log_prob: ls.sampled_cql_penalty(samples, log_prob, q), (n(S, B), n(B), n(S, B)), 2
+        ),
         "td3_critic": Case(ls.td3_critic_loss, (n(B, C), n(B), d, n(B, C)), 1),
         "dpg": Case(ls.dpg_loss, (n(B, A), n(B, A)), 0, (0.8,)),
         "sac_critic": Case(ls.sac_critic_loss, (n(B, C), n(B), d, n(B, C), n(B)), 1, (0.2,)),
@@ -87,7 +89,9 @@ def _cases(seed=0):
         "baseline": Case(ls.baseline_loss, (n(B), n(B)), 1),
         "impala": Case(ls.impala_loss, tuple(n(B, T) for _ in range(6)), 0, (0.9, 1.0, 1.0)),
         "awr": Case(ls.awr_loss, (n(B), n(B)), 1, (0.5, 20.0)),
-        "mpo_temperature": Case(_mpo_temperature, (np.float32(0.7), n(S, B)), 1, (0.1,)),
+        "mpo_temperature": Case(
+            lambda eta, q, eps: ls.mpo_temperature_loss(q, eta, eps)[0], (np.float32(0.7), n(S, B)), 1, (0.1,)
+        ),
         "mpo_policy": Case(ls.mpo_policy_loss, (n(S, B), weights), 1),
         "mpo_alpha": Case(
             lambda kl, alpha, eps: ls.mpo_alpha_loss(kl, alpha, eps)[0], (n(B), np.float32(0.7)), 1, (0.1,)
@@ -118,14 +122,6 @@ def _ppo_penalty_continuous(loc, b_loc, action, gae, beta):
     pi, b_pi = (distributions.MultivariateNormalDiag(x, scale.astype(x.dtype)) for x in (loc, b_loc))
     action = jax.lax.stop_gradient(action)
     return ls.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), gae, beta, pi, b_pi)[0]
-
-
-def _sampled_cql(q_samples, q, log_prob):
-    return ls.sampled_cql_penalty(q_samples, log_prob, q)
-
-
-def _mpo_temperature(temperature, q, epsilon):
-    return ls.mpo_temperature_loss(q, temperature, epsilon)[0]
 
 
 def arrays_of(case, dtype=jnp.float32):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Agent, Observation, System, SystemConfig, SystemSpec
 from stoix_like.envs import Box, Discrete, Environment, find_opponent
 from stoix_like.envs.environment import restart, transition
+from support import toys
 
 
 class Heap(NamedTuple):
@@ -104,10 +105,9 @@ def build(config: Config, spec: SystemSpec) -> System:
 
 def overrides(**values):
     """Return overrides of a run of the system on four stones: 4 updates of 16 steps, each of them kept."""
-    fields = {"name": "nim", "module": "support.nim", "rollout_length": 4, **values}
-    written = ",".join(f"{name}:{value}" for name, value in fields.items())
     return [
-        *("~system", f"+system={{{written}}}", "env=own", "env._target_=support.nim.Nim", "arch.total_num_envs=4"),
+        *toys.overrides(**{"name": "nim", "module": "support.nim", **values}),
+        *("env=own", "env._target_=support.nim.Nim", "arch.total_num_envs=4"),
         *("arch.total_timesteps=64", "arch.num_evaluation=4", "arch.num_eval_episodes=8", "arch.absolute_metric=false"),
         *("checkpoint.keep=10", "arch.compile_cache=false", "logger=silent"),
     ]
