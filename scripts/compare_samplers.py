@@ -52,7 +52,7 @@ def main() -> None:
     """Print a row per task and sampler."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", required=True)
-    parser.add_argument("--samplers", nargs="+", default=["random", "tpe", "halving"])
+    parser.add_argument("--samplers", nargs="+", default=["random", "tpe"])
     parser.add_argument("--system", default="ppo/ff_ppo")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--trials", type=int, default=48, help="budget of each sweep, in whole trials")
