@@ -1,15 +1,23 @@
 """Document what has no docstring of its own: functions that modules assign, and fields of classes; run by griffe."""
 
 import ast
+import functools
+import inspect
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import griffe
 
 from stoix_like.systems.algorithm import EntryPoints
 
-ENTRY_POINTS = dict(re.findall(r"^ +(\w+): (.+)$", EntryPoints.__doc__ or "", re.MULTILINE))
+ENTRY_POINTS = dict(re.findall(r"^ +(\w+): .+  # (.+)$", inspect.getsource(EntryPoints), re.MULTILINE))
+
+
+@functools.cache
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").splitlines()
 
 
 class Assigned(griffe.Extension):
@@ -36,7 +44,7 @@ class Assigned(griffe.Extension):
         del kwargs
         if not isinstance(node, ast.AnnAssign) or node.end_lineno is None or attr.docstring is not None:
             return
-        lines = attr.lines_collection[attr.filepath]
+        lines = _lines(str(attr.filepath))
         above = list(itertools.takewhile(lambda line: line.strip().startswith("#"), lines[node.lineno - 2 :: -1]))
         comment = lines[node.end_lineno - 1].partition("  # ")[2]
         if text := comment or " ".join(line.strip("# ") for line in reversed(above)):

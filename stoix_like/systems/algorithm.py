@@ -101,8 +101,7 @@ class EntryPoints(NamedTuple):
     """Entry points of a system's module."""
 
     build: Callable[[SystemConfig, SystemSpec], System]  # `(config, spec) -> System`
-    # `(config) -> float`, trains a configuration composed by Hydra and returns the evaluation metric.
-    run_experiment: Callable[[Any], float]
+    run_experiment: Callable[[Any], float]  # `(config) -> float`, trains what Hydra composed; the evaluation metric
     hydra_entry_point: Callable[[], None]  # trains with the arguments of the command line
 
 

@@ -14,10 +14,7 @@ HEADS = "stoix_like.networks.heads."
     ("target", "name", "size"),
     [
         ("torso.ResNetTorso", "hidden_size", 0),
-        ("torso.ResNetTorso", "num_blocks", 1001),
-        ("layers.StackedRNN", "num_layers", 1e9),
         ("torso.MLPTorso", "layer_sizes", [64, -1]),
-        ("torso.VisualResNetTorso", "blocks_per_group", [2, 1001]),
         ("torso.VisualResNetTorso", "blocks_per_group", [1.5]),
         ("heads.ImplicitQuantileCriticHead", "num_cosines", 0),
         ("heads.ImplicitQuantileCriticHead", "num_values", 0),
