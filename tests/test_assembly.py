@@ -10,7 +10,6 @@ from stoix_like.inference.setup import set_up_inference
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
 from support.composed import compose_config
-from support.selections import select
 
 
 def config(*overrides):
@@ -26,7 +25,7 @@ def products(program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("given", "expected"), select([("null", False), ("highest", True)], quick=[("highest", True)]))
+@pytest.mark.parametrize(("given", "expected"), [("null", False), ("highest", True)])
 def test_every_program_and_every_policy_computes_in_the_precision_of_the_run(given, expected):
     chosen = config(f"arch.matmul_precision={given}", "env=gymnax/cartpole")
     programs = {program.name: program for program in run_programs(set_up(chosen))}

@@ -10,7 +10,6 @@ import pytest
 
 from stoix_like import callbacks, composition
 from stoix_like.config import parse_config
-from support.selections import select
 
 SCRIPTS = Path(__file__).parent.parent / "scripts/soak"
 KINDS = ("kills", "disks", "faults", "sweeps", "sebulba", "fuzz", "hostile")
@@ -142,10 +141,7 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "system",
-    select(
-        ["ppo/ff_ppo", "vpg/ff_a2c", "impala/rec_impala", "q_learning/rec_r2d2", "awr/ff_awr"],
-        quick=["ppo/ff_ppo", "q_learning/rec_r2d2"],
-    ),
+    ["ppo/ff_ppo", "vpg/ff_a2c", "impala/rec_impala", "q_learning/rec_r2d2", "awr/ff_awr"],
 )
 def test_overrides_fit_systems_with_and_without_their_keys(modules, system):
     runs = modules["tiny_runs"]

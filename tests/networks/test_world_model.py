@@ -113,8 +113,3 @@ def test_layers_compute_in_bfloat16_and_outputs_are_float32():
         outputs, params = jax.eval_shape(lambda x, module=module: module.init_with_output(KEY, x), inputs)
         assert {leaf.dtype for leaf in jax.tree.leaves((outputs, params))} == {jnp.dtype(jnp.float32)}
     assert "bf16" in str(jax.make_jaxpr(lambda x: decoder.init_with_output(KEY, x))(features))
-
-
-def test_a_missing_space_is_refused():
-    with pytest.raises(ValueError, match="space=None: set the observation space of the ObservationEncoder"):
-        ObservationEncoder().init(KEY, jnp.zeros(3))
