@@ -39,11 +39,6 @@ def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(torso):
     assert_pixels_are_scaled(torso)
 
 
-def test_the_sixth_argument_of_noisy_torsos_is_the_scale_of_their_noise():
-    torso = NoisyMLPTorso((8,), "relu", False, "ones", True, 0.1)
-    assert (torso.sigma_zero, torso.dropout_rate) == (0.1, 0.0)
-
-
 def test_mlp_matches_hand_computed_output():
     torso = MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
     x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
@@ -65,11 +60,6 @@ def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
     # Dropped units are 0 before normalisation, hence equal within a row afterwards.
     smallest = [np.unique(np.asarray(row), return_counts=True)[1].max() for row in y[:20]]
     assert min(smallest) > 10
-
-
-def test_dropping_every_unit_raises():
-    with pytest.raises(ValueError, match=r"dropout_rate=1.0 must be at least 0 and less than 1"):
-        MLPTorso((4,), dropout_rate=1.0)
 
 
 def test_final_activation_is_optional():

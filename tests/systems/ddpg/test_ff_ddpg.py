@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import EpisodeMetrics, Observation, RolloutState, TimeStep
+from stoix_like.base_types import Observation, RolloutState
 from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss
-from support.off_policy_runs import algorithm, equal, random_batch
+from support.off_policy_runs import algorithm, equal, random_batch, timestep
 
 WIDE = ["env=gymnax/pendulum", "env.rescale_actions=false"]
 
@@ -19,16 +19,15 @@ def make_agent(system, *overrides):
     assert size == 1
     width = 3 if "env=gymnax/pendulum" in overrides else 1
     view = Observation(jnp.linspace(-0.8, 0.8, 4 * width).reshape(4, width))
-    zeros, no = jnp.zeros((4,)), jnp.zeros((4,), bool)
-    timestep = TimeStep(view, zeros, no, no, view, EpisodeMetrics(zeros, jnp.ones((4,), jnp.int32), no))
-    return ddpg, jax.jit(ddpg.init)(jax.random.key(0), timestep), timestep
+    step = timestep([1] * 4, [False] * 4)._replace(observation=view)
+    return ddpg, jax.jit(ddpg.init)(jax.random.key(0), step), step
 
 
 @pytest.mark.slow
 def test_exploration_noise_scales_with_the_action_range():
     """Torques are in [-2, 2]: noise of 0.1 has a standard deviation of 0.2. Noisy actions stay in the bounds."""
-    ddpg, agent, timestep = make_agent("ddpg/ff_ddpg", *WIDE)
-    state = RolloutState((), timestep, jax.random.split(jax.random.key(9), 4))
+    ddpg, agent, step = make_agent("ddpg/ff_ddpg", *WIDE)
+    state = RolloutState((), step, jax.random.split(jax.random.key(9), 4))
     act = jax.vmap(lambda key: ddpg.act(agent.shared, state, key)[1])
     noise = act(jax.random.split(jax.random.key(1), 2000)) - ddpg.act(agent.shared, state, None, greedy=True)[1][None]
     assert float(noise.std()) == pytest.approx(0.2, rel=0.05)
@@ -39,10 +38,10 @@ def test_exploration_noise_scales_with_the_action_range():
 @pytest.mark.slow
 def test_td3_clips_the_target_policy_noise():
     """Noise of deviation 0.2 is clipped to 0.25, in units of half the range [-2, 2]: to 0.5."""
-    ddpg, agent, timestep = make_agent("ddpg/ff_td3", *WIDE, "system.noise_clip=0.25")
+    ddpg, agent, step = make_agent("ddpg/ff_td3", *WIDE, "system.noise_clip=0.25")
     params = agent.shared.params.actor_params.target
-    plain = ddpg.policy(params, timestep.observation)
-    smooth = jax.vmap(lambda key: ddpg.target_action(params, timestep.observation, key))
+    plain = ddpg.policy(params, step.observation)
+    smooth = jax.vmap(lambda key: ddpg.target_action(params, step.observation, key))
     noise = smooth(jax.random.split(jax.random.key(1), 2000)) - plain[None]
     assert float(jnp.abs(noise).max()) == pytest.approx(0.5, abs=1e-5)
     # For a standard normal x, P(|x| > 0.25 / 0.2) = 0.211.

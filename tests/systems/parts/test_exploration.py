@@ -26,14 +26,6 @@ def test_noise_keys_persist_for_some_steps_of_an_episode():
     assert (jax.random.key_data(before) == jax.random.key_data(after)).all(-1).tolist() == [True, True, *[False] * 3]
 
 
-def test_noise_keys_persist_only_within_an_episode():
-    """The first environment was just reset, the second finished an episode, the third continues its episode."""
-    step = timestep([0, 5, 5], [False, True, False])
-    before = jax.random.split(jax.random.key(1), 3)
-    after = persist_noise_keys(before, step, jax.random.key(2), 1.0)
-    assert (before == after).tolist() == [False, False, True]
-
-
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
 def test_persistent_noise_has_the_given_correlation_and_a_standard_normal_marginal(correlation):
     """Over 20,000 independent steps, the standard error of a correlation is 1 / sqrt(20,000) = 0.007."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoix_like.utils import loss as functions
 from stoix_like.utils.loss import distributional
 from support.compiled import Compiled, run
-from support.every_loss import CASES, B, K, M, arrays_of
+from support.every_loss import CASES, K, M, arrays_of
 
 ls = Compiled(functions)
 
@@ -109,15 +109,6 @@ def test_projection_preserves_mass_and_mean(seed):
     projected = np.asarray(_project(*map(jnp.asarray, (atoms, probs, support))))
     np.testing.assert_allclose(projected.sum(-1), 1.0, rtol=1e-4)
     np.testing.assert_allclose((projected * support).sum(-1), (probs * atoms).sum(-1), rtol=1e-3, atol=1e-4)
-
-
-def test_a_single_atom_has_zero_loss_and_gradient():
-    one = jnp.ones((B, 1))
-    loss, gradient = run(
-        jax.value_and_grad(functions.categorical_td_learning), one, one, jnp.ones(B), jnp.ones(B), one, one
-    )
-    assert loss == 0.0
-    assert not gradient.any()
 
 
 # By hand, source 0 at tau 0.25, targets (1, -1): weights (0.25, 0.75), absolute loss 0.5; with Huber 2, half of it.
