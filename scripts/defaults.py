@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import results
 
+import results
 from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import results
-
 import stoix_like
 from stoix_like.data.files import read_header
 

@@ -12,15 +12,12 @@ on those of them where some legal move does not keep it.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
+from perfect_play import connect_four, measures
 from stoix_like.inference.load import open_run
-from support import connect_four, solved_games
 
 
 def main() -> None:
@@ -39,12 +36,12 @@ def main() -> None:
         parser.error(f"{args.run_dir} plays {name}: use a run on tic_tac_toe or connect_four")
     if name == "tic_tac_toe":
         for simulations in args.simulations:
-            results = solved_games.against_perfect_player(args.run_dir, args.games, simulations, *which)
+            results = measures.against_perfect_player(args.run_dir, args.games, simulations, *which)
             print("{} simulations: {} won, {} drawn, {} lost".format(simulations, *results))
-        share = solved_games.tic_tac_toe_share(args.run_dir, *which)
+        share = measures.tic_tac_toe_share(args.run_dir, *which)
         print(f"policy network: best moves in {share:.2%} of all positions")
         return
-    players = {n: solved_games.ConnectFourPlayer(args.run_dir, args.which, n, args.member) for n in args.simulations}
+    players = {n: measures.ConnectFourPlayer(args.run_dir, args.which, n, args.member) for n in args.simulations}
     drawn = connect_four.draw_positions(np.random.default_rng(0), args.positions)
     own = players[max(players)].positions(args.positions)
     solver = connect_four.Solver()
@@ -52,7 +49,7 @@ def main() -> None:
         best = [solver.best_moves(*position) for position in positions]
         legal = [connect_four.legal_moves(taken) for _, taken in positions]
         for simulations, player in players.items():
-            found = solved_games.share_of_best_moves(player.moves(positions), best, legal)
+            found = measures.share_of_best_moves(player.moves(positions), best, legal)
             text = ", ".join(f"{share:.1%} of {number} ({which})" for which, (share, number) in found.items())
             print(f"{kind}, {simulations} simulations: {text}", flush=True)
 

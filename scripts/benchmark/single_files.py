@@ -18,9 +18,9 @@ from report import write_into
 from runner import SCRIPTS, Process
 
 import stoix_like
+from stoix_like.lab.analysis.statistics import aggregates
 from stoix_like.lab.eject import SCRIPTS as SYSTEMS
 from stoix_like.lab.eject import eject
-from stoix_like.lab.analysis.statistics import aggregates
 
 # Environment steps that each system is trained for.
 STEPS = dict.fromkeys(SYSTEMS, 100_000) | {"ppo/rec_ppo": 50_000, "sac/ff_sac": 5_000, "search/ff_az": 20_000}

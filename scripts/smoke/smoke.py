@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import results
 from kinds import KINDS, RECURRENT, networks_for
 from tiny_data import offline, write_random
 from tiny_runs import COMPILED, SIZES
+
+import results
 
 if TYPE_CHECKING:
     from stoix_like.run.set_up.setup import RunSetup

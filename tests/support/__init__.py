@@ -3,8 +3,7 @@
 Environments: `custom_envs`, `two_ways`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`,
 `nim`; for gymnasium, `scripted`; for MuJoCo Playground, `menagerie`; `conformance`, what every adapter
 must do.
-Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`; of several agents, `games` and
-`parallel_game`.
+Games of several agents with known answers: `games` and `parallel_game`.
 Systems of this package, and what they declare: `systems`.
 Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` for loggers.
 Algorithms and programs: `algorithms`, `untrained`, `programs`, `single_files`, `platforms`, `replayed`, `disco`,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import stoix_like
+from perfect_play import connect_four, measures, tic_tac_toe
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.lab.ladder import ladder
-from support import connect_four, solved_games, tic_tac_toe
 
 
 def test_tic_tac_toe_has_5478_positions_and_is_a_draw():
@@ -75,7 +75,7 @@ def test_perfect_players_never_lose_tic_tac_toe():
         "pgx",
         ScenarioConfig("tic_tac_toe"),
         kwargs={"opponent": "self"},
-        eval_opponent="support.tic_tac_toe.perfect_player",
+        eval_opponent="perfect_play.tic_tac_toe.perfect_player",
     )
     env = make_eval(config)
 
@@ -104,10 +104,10 @@ def test_tic_tac_toe_is_learned_by_self_play(tmp_path):
     """Half of the preset: with search it never loses against perfect play, and the network alone loses at most 5 %."""
     overrides = ["+experiment=az_tic_tac_toe", "arch.total_timesteps=2.5e5", "arch.num_evaluation=4", "logger=silent"]
     run_dir = stoix_like.train("search/ff_az", overrides, run_dir=tmp_path / "run").run_dir
-    wins, draws, losses = solved_games.against_perfect_player(run_dir, simulations=32)
+    wins, draws, losses = measures.against_perfect_player(run_dir, simulations=32)
     assert (wins, losses) == (0, 0)
     assert draws == 1000
-    assert solved_games.against_perfect_player(run_dir, simulations=0)[2] <= 50
-    assert solved_games.tic_tac_toe_share(run_dir) > 0.95
+    assert measures.against_perfect_player(run_dir, simulations=0)[2] <= 50
+    assert measures.tic_tac_toe_share(run_dir) > 0.95
     elo = [player["elo"] for player in ladder(run_dir)["players"]]
     assert elo[-1] > -20

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from perfect_play import connect_four, tic_tac_toe
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.inference.load import load_member, open_run
-from support import connect_four, tic_tac_toe
 
 # Random moves before the games in which positions are collected.
 _OPENINGS = 6
@@ -17,7 +17,7 @@ _MAX_PLIES = 42
 
 def against_perfect_player(run_dir, games=1000, simulations=None, which="last", member=None):
     """Play tic-tac-toe from both seats against all perfect play; return the numbers of wins, draws and losses."""
-    opponent = "support.tic_tac_toe.perfect_player"
+    opponent = "perfect_play.tic_tac_toe.perfect_player"
     record = evaluate(
         run_dir, games, which=which, member=member, opponent=opponent, simulations=simulations, trust=True
     )
