@@ -1,7 +1,4 @@
-"""Budgets: a room, page or file that outgrows its budget fails.
-
-A budget falls when lines go, and rises only in a commit that says what a user gets for the new ones.
-"""
+"""Budgets: they fall when lines go, and rise only in a commit that says what a user gets for the new ones."""
 
 import ast
 import re
@@ -13,13 +10,12 @@ import pytest
 
 import stoix_like
 
-PACKAGE = Path(stoix_like.__file__).parent
-ROOT = PACKAGE.parent
+ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_410,
     "utils": 5_740,
-    "envs": 6_770,
+    "envs": 6_760,
     "networks": 7_490,
     "systems": 12_260,
     "architectures": 1_420,
@@ -34,9 +30,9 @@ ROOMS = {
     "single_file": 2_420,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 53_010
+CORE = 53_000
 DOCSTRINGS = 0.146  # share of the lines outside the single files
-TESTS = 47_490
+TESTS = 47_480
 PAGE, PPO = 260, 175  # lines of one algorithm
 YAML = 305
 CHANGELOG = 11_480  # bytes
@@ -49,8 +45,7 @@ def count(*paths):
 
 
 def sizes():
-    lines = dict.fromkeys(ROOMS, 0)
-    prefixes = {prefix: room for room in ROOMS for prefix in room.split()}
+    lines, prefixes = dict.fromkeys(ROOMS, 0), {prefix: room for room in ROOMS for prefix in room.split()}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).with_suffix("").as_posix()
         inside = [prefix for prefix in prefixes if name == prefix or name.startswith(f"{prefix}/")]

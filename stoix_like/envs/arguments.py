@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
-from stoix_like.schema import INT32_MAX, scalar
+from stoix_like.schema import scalar
 from stoix_like.user_code import user_errors
 
 T = TypeVar("T")
@@ -37,15 +37,6 @@ def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner:
         if name not in names:
             hint = nearest(name, names) if names else "it has none"
             raise ConfigError(f"{key}.{name}={value!r} is not a parameter of {owner}: {hint}")
-
-
-def check_fits_32_bits(key: str, value: Any) -> None:
-    """Check that a number survives its conversion to the 32-bit types of a compiled program."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INT32_MAX:
-        raise ConfigError(f"{key}={value} is too large for 32-bit integers: use at most {INT32_MAX} in magnitude")
-    largest = float(np.finfo(np.float32).max)
-    if isinstance(value, float) and abs(value) > largest:
-        raise ConfigError(f"{key}={value} is too large for 32-bit floats: use at most {largest:.4g} in magnitude")
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -101,7 +92,6 @@ def fit_params(
         if default is not None and not _is_valid(fitted[name]):
             example = np.asarray(default).tolist()
             raise ConfigError(f"{key}.{name}={value!r} is invalid for {owner}: use a value such as {example!r}")
-        check_fits_32_bits(f"{key}.{name}", fitted[name])
         if name in positive and fitted[name] < 1:
             raise ConfigError(f"{key}.{name}={value!r} must be at least 1")
     return fitted
