@@ -129,9 +129,12 @@ def test_muon():
     recorded = load("torch_muon")
     config = Gradients(decay_learning_rates=False, max_grad_norm=None, optimiser="muon", weight_decay=0.1)
     optim = make_transform(config, 0.01)
-    gradients = {name: jnp.asarray(rows["gradients"]) for name, rows in recorded["input"].items()}
-    params = {name: jnp.asarray(rows["initial"]) for name, rows in recorded["input"].items()}
     steps = recorded["steps"]
+
+    def kernels(rows, field):
+        return {name: {"kernel": jnp.asarray(row[field])} for name, row in rows.items()}
+
+    gradients, params = (kernels(recorded["input"], field) for field in ("gradients", "initial"))
 
     @jax.jit
     def step(gradients, state, params):
@@ -140,9 +143,8 @@ def test_muon():
 
     state, rows = optim.init(params), jax.tree.map(lambda x: x[0], gradients)
     updates, state, params = step(rows, state, params)
-    agree("Muon: first step", updates, {name: steps[name]["change_1"] for name in steps}, TOLERANCE)
+    agree("Muon: first step", updates, kernels(steps, "change_1"), TOLERANCE)
     for i in range(1, 199):
         _, state, params = step(jax.tree.map(lambda x, i=i: x[i], gradients), state, params)
-    before = {name: jnp.asarray(steps[name]["before_200"]) for name in steps}
-    updates, _, _ = step(jax.tree.map(lambda x: x[199], gradients), state, before)
-    agree("Muon: step 200", updates, {name: steps[name]["change_200"] for name in steps}, TOLERANCE)
+    updates, _, _ = step(jax.tree.map(lambda x: x[199], gradients), state, kernels(steps, "before_200"))
+    agree("Muon: step 200", updates, kernels(steps, "change_200"), TOLERANCE)
