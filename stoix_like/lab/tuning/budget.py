@@ -111,8 +111,10 @@ def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Budget
     """
     for seeds in SEEDS:
         left = seconds - spent - _tail_seconds(cost, slots, seeds)
-        if (rounds := int(left / _round_seconds(cost))) >= _LEAST_ROUNDS:
-            return BudgetStages(slots, min(rounds, _MOST_ROUNDS), left, seeds)
+        one = _round_seconds(cost)
+        if left >= _LEAST_ROUNDS * one:
+            # The deadline ends the search, and leaves room for its last round.
+            return BudgetStages(slots, _MOST_ROUNDS, left - one, seeds)
     return None
 
 

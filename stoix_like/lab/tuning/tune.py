@@ -149,7 +149,7 @@ def tune(
         # Another process may have written its plan meanwhile.
         plan = _read_plan(where, request, slots) or _write_plan(where, request, plan)
         trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
-        print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds} rounds of {trial}")
+        print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, up to {plan.rounds} rounds of {trial}")
         return _Tuning(where, request, config, plan, parameters, default).run()
 
 
