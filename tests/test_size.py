@@ -23,7 +23,7 @@ ROOMS = {
     "storage": 2_930,
     "loggers rendering data": 2_810,
     "policies": 1_540,
-    "run": 6_110,
+    "run": 6_100,
     "inference cli": 2_320,
     "envs/suites": 3_600,
     "lab": 7_880,

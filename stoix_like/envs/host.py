@@ -72,7 +72,6 @@ class HostEnvironment(VectorEnvironment):
     """
 
     on_host = True
-    faults: tuple[str, ...] = ()
 
     def __init__(
         self, make: Callable[[int], HostBatch], spec: HostSpec, timeout: float, fps: int | None = None

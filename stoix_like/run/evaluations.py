@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -29,9 +29,7 @@ class Evaluations:
         self._setup, self._learner = setup, learner
         self._warmup_steps = setup.plan.warmup_steps
 
-    def record(
-        self, episodes: Any, env_steps: int, failures: Collection[int], history: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def record(self, episodes: Any, env_steps: int, failures: Collection[int]) -> dict[str, Any]:
         """Describe an evaluation of the current parameters, and keep them where they are the best."""
         config, population = self._setup.config, self._learner.population
         record = records.evaluation("eval", episodes, config.arch.num_eval_episodes)

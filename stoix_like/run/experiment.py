@@ -217,7 +217,7 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
                     f"checkpoint.keep=0 would leave the checkpoints of {directory.path} behind its results: keep one"
                 )
             return None
-        say(f"{directory.path} is complete: {_how_to_continue(setup.config, host_state)}, to continue it", sys.stdout)
+        say(f"{directory.path} is complete: {_how_to_continue(host_state)}, to continue it", sys.stdout)
         return _result(setup, directory.path, Progress.from_json(host_state["progress"]), summary)
     check_same_config(setup, plain_config(directory.path))
     complete = _result_without_checkpoint(setup, directory.path, summary)
@@ -236,14 +236,13 @@ def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
     return progress["updates"] == setup.plan.num_updates or stopped_by(setup, host_state) is not None
 
 
-def _how_to_continue(config: RunConfig, host_state: dict[str, Any]) -> str:
-    budget = "arch.total_timesteps=…"
+def _how_to_continue(host_state: dict[str, Any]) -> str:
     if (name := host_state["progress"].get("stopped_by")) is not None:
         return (
             f"{name} stopped it; change callbacks (in Python, pass one of another class), arch.stop_at_return, or the"
-            f" budget, {budget}"
+            " budget, arch.total_timesteps=…"
         )
-    return f"set a larger budget, {budget}"
+    return "set a larger budget, arch.total_timesteps=…"
 
 
 def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str, Any]) -> Result | None:

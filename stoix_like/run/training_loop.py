@@ -391,7 +391,7 @@ class TrainingLoop:
         self._recording.advise(
             self.progress.trained or {}, episodes.finished[..., : self.setup.config.arch.num_eval_episodes]
         )
-        return self.evaluations.record(episodes, self.env_steps, self.progress.failures, self.history)
+        return self.evaluations.record(episodes, self.env_steps, self.progress.failures)
 
     def _record(self, metrics: dict[str, Any]) -> None:
         """Record an evaluation, which ends its interval, and tell the callbacks."""

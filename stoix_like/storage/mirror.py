@@ -49,6 +49,7 @@ class Mirror:
             raise ConfigError(f"checkpoint.mirror={address} is in the run directory: choose a place outside of it")
         self._copied: dict[str, _Version] = {}  # by name of the file, or of the checkpoint's directory
         self._stored: dict[int, Marker | None] = {}  # checkpoints on the store, None for incomplete ones
+        self._seen: object = None  # records and checkpoints at the last pass
         self._is_checked = False
         self._reported: set[str] = set()
         self._behind = False
@@ -80,24 +81,24 @@ class Mirror:
             )
 
     def _work(self) -> None:
-        seen: object = None
         while not self._abandoned.is_set():
             is_last = self._stopping.is_set()  # before the pass, which then sees every file
             started = time.monotonic()
-            # An evaluation, and the checkpoint that follows it, which is complete later.
-            news = _files(self._run_dir / METRICS), list((self._run_dir / CHECKPOINTS).glob("[0-9]*"))
-            if is_last or self._behind or news != seen:
-                self._behind, seen = not self._copied_all(), news
+            self._behind = not self._copied_all(is_last)
             if is_last and not self._behind:
                 return
             # A store that is slow is used half of the time.
             wait = max(SECONDS_BETWEEN_PASSES, time.monotonic() - started)
             (self._abandoned if is_last else self._stopping).wait(1.0 if is_last else wait)
 
-    def _copied_all(self) -> bool:
+    def _copied_all(self, is_last: bool) -> bool:
         """Copy what is new; return True once everything is copied; never raises."""
         try:
-            complete = self._copy()
+            # An evaluation, and the checkpoint that follows it, which is complete later.
+            news = _files(self._run_dir / METRICS), list((self._run_dir / CHECKPOINTS).glob("[0-9]*"))
+            if not (is_last or self._behind or news != self._seen):
+                return True
+            self._seen, complete = news, self._copy()
         except remote.OtherRunError as error:
             # It stays one, also when this run has checkpoints of the same steps.
             print(f"{error}; training continues, and nothing is copied", file=sys.stderr)

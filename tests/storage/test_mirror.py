@@ -163,3 +163,21 @@ def test_a_run_that_starts_again_without_a_checkpoint_is_still_copied(run, store
     one.close(20.0)
     assert store["/bucket/run/metrics.jsonl"].getvalue() == b"of the second start\n"
     assert "checkpoints/64.complete" in names(store)
+
+
+def test_a_directory_that_cannot_be_read_for_a_while_is_copied_later(run, store, capsys, monkeypatch):
+    files, failures = mirror._files, [OSError("stale file handle")]
+
+    def read(path):
+        if failures:
+            raise failures.pop()
+        return files(path)
+
+    monkeypatch.setattr(mirror, "_files", read)
+    one = mirror.Mirror(run, ADDRESS)
+    one.start()
+    wait_until(lambda: "checkpoints/128.complete" in names(store))
+    one.close(20.0)
+    printed = capsys.readouterr().err
+    assert "stale file handle; training continues" in printed
+    assert printed.endswith(f"{ADDRESS} is up to date again\n")

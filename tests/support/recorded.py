@@ -110,9 +110,3 @@ def write_grid(directory, offsets, seeds=5):
     for place, member in enumerate(summary["population/members"]):
         member["seed"] = place % seeds
     (directory / "summary.json").write_text(json.dumps(summary))
-
-
-def store_episodes(directory, returns):
-    """Add the episode returns of the absolute metric to the summary of a run: a list, or one for each member."""
-    path = directory / "summary.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "absolute_episode_returns": returns}))

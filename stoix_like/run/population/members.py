@@ -38,12 +38,6 @@ class Population(NamedTuple):
         """Return the hyperparameters of one member."""
         return {name: values[member] for name, values in self.hyperparams.items()}
 
-    def take(self, members: Sequence[int]) -> Population:
-        """Return some members, by their places."""
-        hyperparams = {name: tuple(values[member] for member in members) for name, values in self.hyperparams.items()}
-        seeds, strata = (tuple(column[member] for member in members) for column in (self.seeds, self.strata))
-        return Population(seeds, hyperparams, strata)
-
     def with_hyperparams(self, hyperparams: Mapping[str, Sequence[float]]) -> Population:
         """Return the members with other hyperparameters, by name; empty changes nothing."""
         return self._replace(hyperparams=self.hyperparams | {name: tuple(one) for name, one in hyperparams.items()})

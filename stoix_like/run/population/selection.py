@@ -13,7 +13,7 @@ class Selected(NamedTuple):
     """The outcome of a selection."""
 
     state: LearnerState
-    population: Population  # the members; their hyperparameters, seeds and settings may have changed
+    population: Population  # the members; their hyperparameters may have changed
     entries: dict[str, Any]  # what to add to the record of the evaluation, JSON values
     healthy: Sequence[int]  # members that train again, if they had diverged
 

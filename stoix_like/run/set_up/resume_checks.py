@@ -67,7 +67,7 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
 
 def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     """Refuse to resume with a configuration that changed."""
-    now, then = (dict(flatten(each)) for each in (setup.config.resolved, without_gone(config)))
+    now, then = (dict(flatten(each)) for each in (setup.config.resolved, config))
     # Keys that the version which started the run did not have.
     added = {key: value for key, value in _defaults(setup).items() if key not in then}
     then |= {key: value for key, value in added.items() if key in now}
@@ -109,7 +109,7 @@ def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
 
 def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
     """Refuse to resume a checkpoint with a configuration that does not continue it."""
-    check_same_config(setup, host_state["config"])
+    check_same_config(setup, without_gone(host_state["config"]))
     updates, plan = host_state["progress"]["updates"], setup.plan
     if setup.config.keeps_best and host_state["progress"]["history"] and "best" not in host_state:
         key = "arch.absolute_metric" if setup.config.arch.absolute_metric else "checkpoint.keep_best"

@@ -12,20 +12,10 @@ from stoix_like.run.training_loop import TrainingLoop
 from support.selections import first
 from support.set_ups import loop_of, setup_of
 from support.tiny_dreamer import TINY
-from support.trained_runs import SMALL, select_untrained, train_members, train_pendulum
+from support.trained_runs import SMALL, select_untrained
 
 PENDULUM = ["env=gymnax/pendulum", "env.time_limit=20", "arch.max_eval_steps=20", "system.normalize_observations=true"]
 CRITIC = "network.critic_network.pre_torso.layer_sizes"
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def members(tmp_path_factory):
-    return train_members(tmp_path_factory)
 
 
 def configured(*overrides):
