@@ -354,7 +354,7 @@ class SystemConfig:
             action_space: of the environment.
         """
         del action_space
-        return ()
+        return tuple(note for part in self.parts for note in part.notes())
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that the sizes are compatible.

@@ -107,6 +107,10 @@ class Part:
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check the keys; see `SystemConfig.check`, which calls this."""
 
+    def notes(self) -> tuple[str, ...]:
+        """Return notes for the user about keys that have no effect; see `SystemConfig.notes`, which has these, too."""
+        return ()
+
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """Compute the values of the schedules of the option; see `SystemConfig.schedules`, which has these, too."""
         del updates, num_updates

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Space
-from stoix_like.utils.jax_utils import prepend_dims
+from stoix_like.utils.jax_utils import Scalar, prepend_dims
 
 
 def as_vector(space: Space, action: jax.Array) -> jax.Array:
@@ -43,6 +43,12 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
 def unit(space: Box) -> np.ndarray:
     """Return half the width of a box, an array of its shape; 1 for entries that are unbounded or constant."""
     return np.where(space.half_width > 0.0, space.half_width, np.float32(1.0))
+
+
+def target_entropy(space: Box, scale: Scalar) -> Scalar:
+    """Return `-scale` nats for each entry of an action, in units of half its range."""
+    width = unit(space)
+    return float(np.log(width).sum()) - scale * width.size
 
 
 def clip_to_bounds(space: Space, action: jax.Array) -> jax.Array:

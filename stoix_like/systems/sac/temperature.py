@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree
 from stoix_like.networks.distributions.masks import mean_uniform_entropy
 from stoix_like.schema import Part, Range, above, at_least
-from stoix_like.systems.parts.action_vectors import unit
+from stoix_like.systems.parts.action_vectors import target_entropy
 from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss import sac_temperature_loss
@@ -59,8 +58,7 @@ class Temperature(Part):
     def target_entropy(self, action_space: Any, observation: Observation) -> Scalar:
         """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
         del observation
-        scale = unit(action_space)
-        return float(np.log(scale).sum()) - self.target_entropy_scale * scale.size
+        return target_entropy(action_space, self.target_entropy_scale)
 
     def improve(
         self,

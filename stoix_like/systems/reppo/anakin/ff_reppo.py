@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from stoix_like.base_types import (
@@ -40,7 +39,7 @@ from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.parts.action_vectors import unit
+from stoix_like.systems.parts.action_vectors import target_entropy
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
@@ -79,7 +78,8 @@ class Config(SystemConfig):
     def notes(self, action_space: Space) -> tuple[str, ...]:
         if not isinstance(action_space, Box):
             return ()
-        return self.atoms.entropy_notes("init_alpha", self.init_alpha, self.gamma, action_space)
+        entropy = self.atoms.entropy_notes("init_alpha", self.init_alpha, self.gamma, action_space)
+        return super().notes(action_space) + entropy
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,7 @@ class REPPO(Algorithm):
     def target_entropy(self, observation: Observation) -> float | jax.Array:
         """Return the target entropy in nats; the mean over a batch of observations."""
         del observation
-        scale = unit(self.action_space)
-        return float(np.log(scale).sum()) - self.config.target_entropy_scale * scale.size
+        return target_entropy(self.action_space, self.config.target_entropy_scale)
 
     def evaluate_policy(
         self, actor_params: PyTree, q_params: PyTree, observation: Observation, key: jax.Array

@@ -26,7 +26,7 @@ from stoix_like.base_types import (
     SystemConfig,
     SystemSpec,
 )
-from stoix_like.envs.spaces import Box, Space
+from stoix_like.envs.spaces import Box
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
@@ -75,9 +75,6 @@ class BaseConfig(SystemConfig):
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics
-
-    def notes(self, action_space: Space) -> tuple[str, ...]:
-        return super().notes(action_space) + self.temperature.notes()
 
 
 @dataclass(frozen=True, kw_only=True)
