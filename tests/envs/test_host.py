@@ -8,7 +8,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stoix_like
 from stoix_like.config import parse_config
-from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs import make, make_eval
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
@@ -20,14 +20,10 @@ from stoix_like.storage import checkpoint
 from support import scripted
 from support.composed import compose_config
 from support.conformance import rollout
-from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions
+from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions, config
 
 N, T = 3, 40
 SCRIPTED = ["env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"]
-
-
-def config(**changes):
-    return EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes)
 
 
 def view(observation):

@@ -9,18 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from stoix_like.envs import EnvConfig, ScenarioConfig, host_batches, make, make_eval
+from stoix_like.envs import host_batches, make, make_eval
 from stoix_like.envs.host_batches import BatchThread
 from stoix_like.errors import ConfigError, HostEnvironmentError
 from stoix_like.signals import Signals
 from support.conformance import rollout
-from support.scripted import Scripted
+from support.scripted import Scripted, config
 
 N, ASYNC = 3, {"vectorization": "async", "timeout": 60.0}
-
-
-def config(**changes):
-    return EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes)
 
 
 def test_released_environments_are_reused_and_all_are_closed():

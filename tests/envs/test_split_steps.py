@@ -2,16 +2,16 @@ import jax
 import numpy as np
 import pytest
 
-from stoix_like.envs import EnvConfig, ScenarioConfig, make
+from stoix_like.envs import make
 from stoix_like.envs.split_steps import SplitSteps
+from support.scripted import config
 
 ENVS = 4
 
 
 @pytest.mark.slow
 def test_a_split_step_equals_the_step_of_the_environment():
-    changes = {"sticky_actions": 0.5, "frame_stack": 2, "step_count": True, "reward_clip": 10.0}
-    env = make(EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes))
+    env = make(config(sticky_actions=0.5, frame_stack=2, step_count=True, reward_clip=10.0))
     split, keys = SplitSteps(env), jax.random.split(jax.random.key(3), ENVS)
     step, host_action_of, finish = jax.jit(env.step), jax.jit(split.host_action), jax.jit(split.finish)
     batch, repeated = split.host.open(ENVS), 0

@@ -1,5 +1,6 @@
 """Sweeps whose processes are killed at random moments, with a function in place of training."""
 
+import csv
 import multiprocessing
 import time
 
@@ -17,6 +18,11 @@ SPACE = {
     "epochs": {"int": [1, 3]},
 }
 KEYS = [f"system.{name}" for name in SPACE]
+
+
+def trials_table(directory):
+    with (directory / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 def values(params):

@@ -15,12 +15,18 @@ import gymnasium
 import jax
 import numpy as np
 
+from stoix_like.envs import EnvConfig, ScenarioConfig
+
 SEEDS = 2**20  # float32 holds them exactly
 
 
 def length(episode):
     """Return the number of steps of an episode: 1, 2, 3, 4 or 5, several of them in direct succession."""
     return 1 + (3 * episode) % 5
+
+
+def config(**changes):
+    return EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes)
 
 
 class SimulatorError(Exception):

@@ -4,6 +4,7 @@ import pytest
 
 from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.lab.tuning.runner import Runner
+from stoix_like.run.population.returns import interquartile_means
 from stoix_like.storage import recorded_runs
 from support.killed_sweeps import KEYS, FakeRunner, values
 from support.trained_runs import SMALL
@@ -41,3 +42,9 @@ def test_settings_train_again_on_the_same_seeds(tmp_path, monkeypatch):
     # What is complete is read.
     monkeypatch.setattr("stoix_like.run.experiment.run", None)
     assert train_again(runner, "finalists", settings, [LR, GAMMA], 3, first, "final") == found
+
+
+def test_settings_are_judged_by_the_interquartile_mean_of_their_members():
+    # Of four members, the mean of the middle two; of three, the mean; NaN is the lowest.
+    assert interquartile_means([0.0, 100.0, 2.0, 4.0, float("nan"), 1.0, 3.0, 5.0], 4).tolist() == [3.0, 2.0]
+    assert interquartile_means([0.0, 3.0, 6.0, 1.0, float("nan"), 2.0], 3).tolist() == [3.0, -float("inf")]

@@ -1,6 +1,5 @@
 """Runs of a sweep, here and as jobs of a launcher."""
 
-import csv
 import json
 
 import jax
@@ -13,15 +12,11 @@ from stoix_like.lab.tuning.study import open_study
 from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
+from support.killed_sweeps import trials_table
 from support.recorded import write_run
 from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
-
-
-def table(directory):
-    with (directory / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
@@ -111,7 +106,7 @@ def test_a_run_that_fails_is_tried_once_more(tmp_path):
 def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
     settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
     stoix_like.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
-    rows = table(tmp_path / "sweep")
+    rows = trials_table(tmp_path / "sweep")
     assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
     for row in rows:
         run = recorded_runs.read_run(tmp_path / "sweep" / row["run"])
@@ -137,4 +132,4 @@ def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
     assert states == {1: "COMPLETE", 2: "RUNNING"}
     # The same sweep trains what is left.
     stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
-    assert [row["state"] for row in table(tmp_path / "sweep")] == ["complete"] * 2
+    assert [row["state"] for row in trials_table(tmp_path / "sweep")] == ["complete"] * 2

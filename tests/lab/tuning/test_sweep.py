@@ -1,4 +1,3 @@
-import csv
 import itertools
 import json
 import os
@@ -30,11 +29,6 @@ from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
-
-
-def table(directory):
-    with (directory / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +256,7 @@ def test_a_sweep_without_its_study_draws_the_same_trials(tmp_path):
 @pytest.mark.slow
 def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
     result = stoix_like.sweep("ppo/ff_ppo", RUN, SPACE, trials=6, parallel=6, seeds=2, dir=str(tmp_path / "sweep"))
-    rows = table(tmp_path / "sweep")
+    rows = killed_sweeps.trials_table(tmp_path / "sweep")
     assert [row["state"] for row in rows] == ["complete"] * 6
     assert len({row["run"] for row in rows}) == len({row["system.epochs"] for row in rows}) <= 2
     for row in rows:
@@ -311,7 +305,7 @@ def test_a_sweep_without_any_return_says_so(tmp_path):
     space = {"actor_lr": {"choice": [1e38]}}
     with pytest.raises(TrainingError, match="none of the 2 trials in .* has a return"):
         stoix_like.sweep("ppo/ff_ppo", RUN, space, trials=2, parallel=2, dir=str(tmp_path / "sweep"))
-    assert [row["state"] for row in table(tmp_path / "sweep")] == ["fail"] * 2
+    assert [row["state"] for row in killed_sweeps.trials_table(tmp_path / "sweep")] == ["fail"] * 2
 
 
 @pytest.mark.slow
@@ -335,7 +329,7 @@ def test_a_killed_sweep_resumes(tmp_path):
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "sweep/trials.csv").exists()
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    rows = table(tmp_path / "sweep")
+    rows = killed_sweeps.trials_table(tmp_path / "sweep")
     assert [(row["state"], row["run"]) for row in rows] == [("complete", "runs/00000")] * 3
     assert "+experiment=best" in finished.stdout
 
@@ -361,7 +355,7 @@ def test_a_sweep_that_is_killed_at_random_moments_equals_an_uninterrupted_one(tm
             else:
                 assert process.exitcode == 0
         assert killed_sweeps.table(directory) == expected
-        assert table(directory) == table(tmp_path / "whole")
+        assert killed_sweeps.trials_table(directory) == killed_sweeps.trials_table(tmp_path / "whole")
         if kills >= 20:
             break
 
