@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from perfect_play import connect_four, measures
-from stoix_like.inference.load import open_run
+from stoix_like.policies.load import open_run
 
 
 def main() -> None:

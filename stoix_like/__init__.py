@@ -22,12 +22,12 @@ from stoix_like.overrides import Overrides, check_given_once, to_overrides, with
 if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
     from stoix_like.inference.evaluation import evaluate
-    from stoix_like.inference.load import load_policy
     from stoix_like.lab import analysis as analysis
     from stoix_like.lab.collect import collect
     from stoix_like.lab.tuning.sweep import sweep as sweep
     from stoix_like.lab.tuning.tune import tune as tune
     from stoix_like.loggers import Logger
+    from stoix_like.policies.load import load_policy
     from stoix_like.run.experiment import Result
 
     __version__: str
@@ -36,7 +36,7 @@ else:
     _MODULES = {
         "collect": "stoix_like.lab.collect",
         "evaluate": "stoix_like.inference.evaluation",
-        "load_policy": "stoix_like.inference.load",
+        "load_policy": "stoix_like.policies.load",
         "sweep": "stoix_like.lab.tuning",
         "tune": "stoix_like.lab.tuning",
     }

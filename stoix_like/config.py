@@ -96,6 +96,19 @@ class RunConfig(NamedTuple):
         return bool(self.arch.absolute_metric or self.checkpoint.keep_best)
 
     @property
+    def steps_per_update(self) -> int:
+        """Steps of the budget per update: of all environments, or gradient steps with `arch=offline`."""
+        if isinstance(self.arch, OfflineConfig):
+            return self.system.gradient_steps
+        return self.arch.total_num_envs * self.system.rollout_length
+
+    @property
+    def num_updates(self) -> int:
+        """The number of updates within the budget; less than one if the budget is too small."""
+        left = self.arch.total_timesteps - self.arch.total_num_envs * self.system.warmup_steps
+        return left // self.steps_per_update
+
+    @property
     def environment_name(self) -> str:
         """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
         return f"{self.env.env_name}/{self.env.scenario.task_name}"

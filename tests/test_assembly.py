@@ -4,8 +4,7 @@ import jax
 import pytest
 
 from stoix_like.architectures.types import Inputs
-from stoix_like.assembly import inputs_of
-from stoix_like.inference.setup import set_up_inference
+from stoix_like.assembly import inputs_of, set_up_inference
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.run.set_up.setup import set_up
 from support.selections import select

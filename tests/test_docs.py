@@ -67,13 +67,14 @@ def module_name(path):
 
 
 def public_symbols(body, prefix=""):
-    """Yield the names of public functions, classes and methods, from the source."""
+    """Yield the names of public functions, classes and methods, from the source, but not overrides."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             # `__call__` documents a flax module; other magic methods are not listed.
             if node.name.startswith("_") and node.name != "__call__":
                 continue
-            yield prefix + node.name
+            if ast.get_docstring(node):
+                yield prefix + node.name
             if isinstance(node, ast.ClassDef):
                 yield from public_symbols(node.body, f"{prefix}{node.name}.")
 

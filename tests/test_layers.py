@@ -22,7 +22,7 @@ ROOT = Path(stoix_like.__file__).parent
 LAYERS = (
     ("errors", "exact", "foreign_keys", "interpreter", "overrides", "schema"),
     ("gymnasium_workers", "single_file", "versions"),
-    ("call_thread", "processes", "signals", "user_code", "weights"),
+    ("call_thread", "devices", "processes", "signals", "user_code", "weights"),
     ("base_types", "envs.spaces", "utils.collectives", "utils.accelerate.platform"),
     ("utils.accelerate",),
     ("utils",),
@@ -43,7 +43,6 @@ LAYERS = (
     ("callbacks",),
     ("run.host",),
     ("run.population",),
-    ("inference.hub", "inference.load", "inference.setup"),
     ("run.set_up",),
     ("run.records",),
     ("run.programs",),

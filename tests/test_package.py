@@ -37,7 +37,7 @@ def test_the_names_of_the_package_are_listed_before_their_first_use():
         ),
         pytest.param(
             "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
-            "from stoix_like.inference import evaluation, load;"
+            "from stoix_like.inference import evaluation; from stoix_like.policies import load;"
             "print(before, stoix_like.evaluate is evaluation.evaluate, stoix_like.load_policy is load.load_policy)",
             "set() True True\n",
             marks=pytest.mark.slow,

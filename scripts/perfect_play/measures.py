@@ -8,7 +8,7 @@ from perfect_play import connect_four, tic_tac_toe
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory
 from stoix_like.inference.evaluation import evaluate
-from stoix_like.inference.load import load_member, open_run
+from stoix_like.policies.load import load_member, open_run
 
 # Random moves before the games in which positions are collected.
 _OPENINGS = 6

@@ -91,10 +91,10 @@ def draw(rng: random.Random, place: tuple[str, ...]) -> list[str]:
 
 def probe(arguments: list[str]) -> None:
     """Set up a run as the command line does before it trains; exit as the command line does."""
+    from stoix_like import devices
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.errors import ConfigError
-    from stoix_like.run.host import devices
     from stoix_like.run.set_up.setup import set_up
 
     try:

@@ -7,11 +7,12 @@ tracing fails if a system forgets to average over shards. Where each device has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+import numpy as np
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from stoix_like.base_types import Axes
 from stoix_like.errors import ConfigError
@@ -19,6 +20,13 @@ from stoix_like.errors import ConfigError
 POPULATION_AXIS = "population"
 DEVICE_AXIS = "device"
 BATCH_AXIS = "batch"
+
+
+def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
+    """Build a mesh with the axes `population` and `device`; one of them has all devices."""
+    shape = (len(devices), 1) if spread_members else (1, len(devices))
+    grid = np.asarray(devices).reshape(shape)
+    return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 def make_axes(mesh: Mesh, lone_shards: bool = False) -> Axes:

@@ -47,7 +47,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 def load_policy(args: argparse.Namespace, greedy: bool | None = None, agent: int | None = None) -> Policy:
     """Load the policy that `add_run` and `add_choice` name."""
-    from stoix_like.inference import load
+    from stoix_like.policies import load
 
     if args.trust:
         make_importable()

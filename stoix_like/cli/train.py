@@ -205,11 +205,11 @@ def _prepare_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
 
 def _check_runs(runs: Sequence[RunConfig]) -> None:
     """Set up runs that start in this process, and refuse parameters to start from that cannot be used."""
-    from stoix_like.run.host import devices
+    from stoix_like.devices import reserve
     from stoix_like.run.prepare import find_source
     from stoix_like.run.set_up.setup import set_up
 
-    devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
+    reserve(max((run.arch.devices_needed or 1) for run in runs))
     for run in runs:
         setup = set_up(run, STARTED)
         if run.arch.resume_from is None:

@@ -22,8 +22,8 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.opponents import Opponent
 from stoix_like.errors import ConfigError, DamagedError, TrainingError
 from stoix_like.inference.baseline import BaselinePolicy, compared, with_policy
-from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.loggers.formats import center_name, format_number
+from stoix_like.policies.load import TrainedRun, load_member, load_shared, open_run
 from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
@@ -37,6 +37,7 @@ from stoix_like.storage.contents import reading
 from stoix_like.storage.files import check_directory, write_json
 from stoix_like.storage.run_files import EVALUATIONS
 from stoix_like.user_code import name_of, refusing
+from stoix_like.utils.jax_utils import take_member
 
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
 # Episodes per member and call, to bound memory.

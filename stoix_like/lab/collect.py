@@ -22,8 +22,8 @@ from stoix_like.data.files import check_file, write_data
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, element_names, entries
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import TrainedRun, load_member, open_run
 from stoix_like.lab import replay_data
+from stoix_like.policies.load import TrainedRun, load_member, open_run
 from stoix_like.policies.visits import Player, Rows, check_seed, num_first
 from stoix_like.run.host.devices import set_compile_cache
 from stoix_like.storage.run_files import CONFIG

@@ -20,8 +20,8 @@ from stoix_like.config import RunConfig, flatten, parse_config
 from stoix_like.envs import Box, Discrete, factory
 from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
 from stoix_like.errors import ConfigError, naming, nearest
-from stoix_like.inference.hub import local_run
 from stoix_like.networks.utils import parse_activation_fn
+from stoix_like.policies.hub import local_run
 from stoix_like.run.host.plan import make_plan
 from stoix_like.schema import convert
 from stoix_like.storage.config_file import read_config

@@ -10,8 +10,8 @@ import yaml
 
 from stoix_like.arch_config import ARCHITECTURES, ArchConfig, step_unit
 from stoix_like.errors import ConfigError, DamagedError, require, resume_command
-from stoix_like.inference.hub import FILES, ITEMS, NAME, SCHEME
 from stoix_like.loggers.formats import MIN_IQM, center_name
+from stoix_like.policies.hub import FILES, ITEMS, NAME, SCHEME
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.contents import read_json, reading

@@ -16,11 +16,12 @@ from stoix_like.architectures.matches import make_matches
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import MAX_EPISODES, write_results
-from stoix_like.inference.load import TrainedRun, choose_member, load_member, load_shared, open_run, take_member
+from stoix_like.policies.load import TrainedRun, choose_member, load_member, load_shared, open_run
 from stoix_like.policies.visits import check_seed
 from stoix_like.run.host.devices import set_compile_cache
 from stoix_like.storage import checkpoint
 from stoix_like.storage.run_files import EVALUATIONS, LADDER
+from stoix_like.utils.jax_utils import take_member
 from stoix_like.utils.ratings import elo_intervals, fit_elo, tabulate
 
 _NUM_RESAMPLES = 500

@@ -11,7 +11,7 @@ import numpy as np
 from stoix_like.base_types import SystemConfig
 from stoix_like.data.dataset import DataHeader, DataSet, from_steps
 from stoix_like.errors import ConfigError, DamagedError
-from stoix_like.inference.load import TrainedRun, choose_member, load_shared
+from stoix_like.policies.load import TrainedRun, choose_member, load_shared
 from stoix_like.schema import flat_hints, get_value
 from stoix_like.storage import checkpoint
 from stoix_like.systems.parts.teacher import Kickstarting, TeacherConfig

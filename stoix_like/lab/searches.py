@@ -15,7 +15,7 @@ from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Space
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import with_simulations
-from stoix_like.inference.load import load_member, open_run
+from stoix_like.policies.load import load_member, open_run
 from stoix_like.policies.visits import check_seed
 
 

@@ -15,12 +15,12 @@ from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
-from stoix_like.run.host.saved_state import of_member
 from stoix_like.run.learner import copied
 from stoix_like.run.population.members import Population
 from stoix_like.run.records.recording import Progress
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.user_code import user_errors
+from stoix_like.utils.jax_utils import take_member
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -122,7 +122,7 @@ class Callbacks:
         It has a copy of the state, which training donates: callbacks may keep the policy.
         """
         member = record.get("population/best_member", 0)
-        own = of_member(shared, member) if population.num_members > 1 else copied(shared)
+        own = take_member(shared, member) if population.num_members > 1 else copied(shared)
         hyperparams = population.of(member)
         slot = member if hyperparams else 0
         if slot not in self._policies or self._policies[slot][0] != hyperparams:

@@ -10,11 +10,11 @@ import numpy as np
 
 from stoix_like.run.host.saved_state import Best
 from stoix_like.run.learner import Learner
-from stoix_like.run.population.members import at_members
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import aggregated, evaluated
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.recorded_runs import EPISODE_RETURNS
+from stoix_like.storage.returns import at_members
 
 ABSOLUTE_FACTOR = 10
 # Over all members: listings read every summary.

@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from stoix_like.run.host.devices import device_names
-from stoix_like.run.population.members import Population, at_members
-from stoix_like.run.population.returns import best_member
+from stoix_like.run.population.members import Population
 from stoix_like.run.programs.compile import CompiledRun
 from stoix_like.run.programs.profile import Profile
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.returns import at_members, best_member
 
 LOGGING_MEANWHILE = "logging_while_training"
 ENVIRONMENT = "training_environment"

@@ -330,6 +330,20 @@ def periodically(
     return after
 
 
+@jax.jit
+def take_member(tree: Any, member: Any) -> Any:
+    """Select one member of a population: arrays `[P, ...]` become `[...]`.
+
+    In one program: on several CPU devices, a program per array would exchange parts while others do, and deadlock.
+    """
+    return jax.tree.map(lambda leaf: leaf[member], tree)
+
+
+def select_members(these: Any, those: Any, chosen: Array) -> Any:
+    """Select some members of one tree, where `chosen` `[P]` or `[]`, and the others of another one, `[P, ...]`."""
+    return jax.tree.map(lambda one, other: jnp.where(append_dims(chosen, one.ndim), one, other), these, those)
+
+
 def path_name(path: Any) -> str:
     """Return the name of a leaf by its path from jax, such as `params.actor_params.params.Dense_0.kernel`."""
     return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 
 from stoix_like.architectures.anakin import make_program
-from stoix_like.architectures.axes import make_axes
+from stoix_like.architectures.axes import make_axes, make_mesh
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
+from stoix_like.devices import find_devices
 from stoix_like.errors import ConfigError
-from stoix_like.run.host.devices import find_devices, make_mesh
 from support.recorder import recorder_program, start, train
 from support.set_ups import setup_of
 

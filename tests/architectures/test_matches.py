@@ -3,12 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.architectures.axes import make_mesh
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.matches import make_matches
 from stoix_like.base_types import Axes
+from stoix_like.devices import find_devices
 from stoix_like.envs import Vectorize, factory
 from stoix_like.envs.wrappers import RecordEpisode
-from stoix_like.run.host.devices import find_devices, make_mesh
 from support.nim import Nim
 from support.set_ups import config_of
 from support.toys import make_recorder

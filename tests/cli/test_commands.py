@@ -30,7 +30,7 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
         assert (importlib.util.find_spec("custom_code") is not None) == imports
         raise ConfigError("imported")
 
-    monkeypatch.setattr("stoix_like.inference.load.load_policy", refuse)
+    monkeypatch.setattr("stoix_like.policies.load.load_policy", refuse)
     monkeypatch.setattr("stoix_like.lab.tuning.from_command_line", refuse)
     with pytest.raises(SystemExit):
         cli.main(command.split())
@@ -74,7 +74,7 @@ class _ReachedError(Exception):
             "lab.analysis.Settings",
             {"level": 0.01, "target": 9.0, "test": "permutation", "score": "best"},
         ),
-        ("export run --out a.onnx --agent 1 --no-greedy --member 2", "inference.load.load_policy", {"agent": 1}),
+        ("export run --out a.onnx --agent 1 --no-greedy --member 2", "policies.load.load_policy", {"agent": 1}),
     ],
 )
 def test_flags_reach_what_they_are_for(command, target, expected, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs import factory
 from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError, HostEnvironmentError
-from stoix_like.inference.load import _of_agent
+from stoix_like.policies.load import _of_agent
 from stoix_like.policies.make import make_policy
 from support.recordings import record
 from support.untrained import untrained

@@ -12,8 +12,9 @@ from stoix_like import cli
 from stoix_like.architectures.evaluator import Episodes
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference import evaluation, load
+from stoix_like.inference import evaluation
 from stoix_like.inference.evaluation import describe, evaluate
+from stoix_like.policies import load
 from stoix_like.rendering import animation
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records

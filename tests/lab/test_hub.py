@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference.hub import local_run
 from stoix_like.lab import hub
+from stoix_like.policies.hub import local_run
 from support import fake_hub
 from support.recorded import write_config
 

@@ -5,8 +5,8 @@ from stoix_like.cli import main
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import evaluate
-from stoix_like.inference.load import load_policy
 from stoix_like.lab.searches import search_episode, with_simulations
+from stoix_like.policies.load import load_policy
 from support.composed import compose_config
 
 SMALL = [

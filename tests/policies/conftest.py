@@ -1,6 +1,6 @@
 import pytest
 
-from stoix_like.inference.load import load_policy
+from stoix_like.policies.load import load_policy
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.inference.load import load_policy
+from stoix_like.policies.load import load_policy
 from stoix_like.policies.make import make_policy
 from support.untrained import untrained
 

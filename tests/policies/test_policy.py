@@ -11,7 +11,7 @@ import pytest
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory, suites
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_policy, load_shared, open_run
+from stoix_like.policies.load import load_policy, load_shared, open_run
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
 from support.algorithms import make_algorithm

@@ -19,7 +19,7 @@ import stoix_like
 from stoix_like import cli
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_shared, open_run
+from stoix_like.policies.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.storage import checkpoint, remote
 from support.comparisons import recorded

@@ -1,8 +1,9 @@
 from types import SimpleNamespace
 
 from stoix_like import config
+from stoix_like.architectures.axes import make_mesh
 from stoix_like.config import parse_config
-from stoix_like.run.host.devices import find_devices, make_mesh
+from stoix_like.devices import find_devices
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import make_population
 from stoix_like.run.records.recording import Progress

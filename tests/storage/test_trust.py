@@ -10,7 +10,7 @@ from stoix_like import cli
 from stoix_like.composition import group_choices
 from stoix_like.config import flatten, parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import open_run
+from stoix_like.policies.load import open_run
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.storage import config_file, trust

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 
 from stoix_like.architectures.anakin import make_program
-from stoix_like.architectures.axes import make_axes
+from stoix_like.architectures.axes import make_axes, make_mesh
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
+from stoix_like.devices import find_devices
 from stoix_like.envs import factory
-from stoix_like.run.host.devices import find_devices, make_mesh
 from support.set_ups import config_of
 from support.toys import Config, make_recorder
 

@@ -2,7 +2,7 @@
 
 import jax
 
-from stoix_like.inference.setup import set_up_inference
+from stoix_like.assembly import set_up_inference
 from support.set_ups import config_of
 
 

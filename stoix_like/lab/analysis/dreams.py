@@ -12,8 +12,8 @@ from matplotlib.figure import Figure, SubFigure
 
 from stoix_like.envs.factory import with_learned_rewards
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_member, open_run
 from stoix_like.lab.analysis.plots import new_axes
+from stoix_like.policies.load import load_member, open_run
 from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.dreams import (
     CONTEXT,

@@ -9,10 +9,10 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from stoix_like.lab.tuning.progress import interquartile_means
 from stoix_like.lab.tuning.runner import Job, Runner, population_overrides
 from stoix_like.lab.tuning.shapes import describe_programs, shape_of
 from stoix_like.lab.tuning.study import RUN, STARTUP, Sampling, ask, grid_populations, random_share, unfinished
-from stoix_like.run.population.returns import interquartile_means
 from stoix_like.storage.recorded_runs import identity
 
 

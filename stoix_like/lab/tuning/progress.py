@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from stoix_like.callbacks import Callback
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.formats import center_name, format_seconds
-from stoix_like.run.population.returns import interquartile_means
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -47,3 +48,15 @@ def _say(text: str) -> None:
     # A reader that is gone is no failure of training.
     with contextlib.suppress(OSError, ValueError):
         print(text, flush=True)
+
+
+def interquartile_means(scores: Sequence[float] | np.ndarray, seeds: int) -> np.ndarray:
+    """Compute the interquartile mean of each setting: a quarter of its members is trimmed at either end.
+
+    `scores`: `[P]`, members of a setting one after the other; NaN counts as the lowest.
+    Returns `[P / seeds]`.
+    """
+    by_slot = np.asarray(scores, np.float64).reshape(-1, seeds)
+    ordered = np.sort(np.where(np.isnan(by_slot), -np.inf, by_slot), axis=1)
+    cut = seeds // 4
+    return ordered[:, cut : seeds - cut].mean(axis=1)

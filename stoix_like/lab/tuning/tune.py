@@ -29,14 +29,13 @@ from stoix_like.lab.tuning.budget import Budget, BudgetStages
 from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.lab.tuning.default_space import default_space
 from stoix_like.lab.tuning.parameters import Parameter, as_json, parse_space
-from stoix_like.lab.tuning.progress import TuningProgress
+from stoix_like.lab.tuning.progress import TuningProgress, interquartile_means
 from stoix_like.lab.tuning.results import as_experiment, check_overrides, draw, importance, of_trials, train_line
 from stoix_like.lab.tuning.runner import LostRunsError, Runner, check_set_up
 from stoix_like.lab.tuning.study import complete, finished
 from stoix_like.lab.tuning.sweep import SweepConfig, run_sweep
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.population.members import float_fields
-from stoix_like.run.population.returns import interquartile_means
 from stoix_like.schema import get_value
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json, write_text

@@ -6,22 +6,20 @@ import contextlib
 import json
 import os
 import platform
-import re
 import socket
 import stat
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from stoix_like.arch_config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
-from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
-from stoix_like.errors import ConfigError, first_line, multiples_near
+from stoix_like.devices import find_devices, reserve
+from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
 from stoix_like.run.host import connection, heartbeat
 from stoix_like.storage.files import user_cache
@@ -95,33 +93,6 @@ def _devices_of_all_hosts(processes: Processes, wanted: int | None) -> RunDevice
     return RunDevices([device for found in by_process for device in found[: len(own)]], processes=processes)
 
 
-def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:
-    """Return the first devices of this process.
-
-    Without an accelerator, the CPU is split into `num_devices` devices, up to one per core; the environment variable
-    `JAX_NUM_CPU_DEVICES` sets another limit.
-
-    `num_devices`: number of devices; None uses every accelerator, or one device on a CPU.
-    """
-    limit = _cpu_limit()
-    if num_devices is not None:
-        reserve(num_devices)
-    devices = _start_backend()
-    on_cpu = devices[0].platform == "cpu"
-    wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
-    if wanted > len(devices):
-        problem = problem or f"arch.num_devices={wanted} is too many"
-        raise ConfigError(f"{problem}: {_available(len(devices), on_cpu, limit)}")
-    return devices[:wanted]
-
-
-def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
-    """Build a mesh with the axes `population` and `device`; one of them has all devices."""
-    shape = (len(devices), 1) if spread_members else (1, len(devices))
-    grid = np.asarray(devices).reshape(shape)
-    return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
-
-
 def device_names(mesh: Mesh) -> list[str]:
     """Return the platform and the model of each device of a mesh, `gpu:NVIDIA H100`."""
     return [f"{device.platform}:{device.device_kind}" for device in mesh.devices.flat]
@@ -170,18 +141,6 @@ def memory_limits(root: Path = Path("/")) -> Iterator[int]:
             with contextlib.suppress(OSError, ValueError):  # `max` where there is none
                 file = root / "sys/fs/cgroup" / tree / place.relative_to("/") / name
                 yield int(file.read_text(encoding="utf-8"))
-
-
-def reserve(num_devices: int) -> None:
-    """Split the CPU into at least `num_devices` devices, at most one per core, before jax starts."""
-    if os.environ.get("JAX_NUM_CPU_DEVICES"):
-        return
-    forced = re.search(r"xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    present = max(jax.config.values["jax_num_cpu_devices"], int(forced[1]) if forced else 0)
-    if (wanted := min(num_devices, _cpu_limit())) > present:
-        # The backend may have started already, as in a notebook or a test: its devices are final.
-        with contextlib.suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", wanted)
 
 
 def set_deterministic() -> None:
@@ -259,31 +218,6 @@ def _written_by_others(directory: Path) -> str | None:
     return None
 
 
-def check_host_calls(name: str) -> None:
-    """Refuse environments on the host where jax has no CPU device, through which accelerators call them."""
-    try:
-        jax.local_devices(backend="cpu")
-    except RuntimeError as error:
-        platforms = jax.config.values["jax_platforms"]
-        raise ConfigError(
-            f"JAX_PLATFORMS={platforms} leaves out the CPU, through which programs call {name} on the host: use"
-            f" JAX_PLATFORMS={platforms},cpu"
-        ) from error
-
-
-def _start_backend() -> list[jax.Device]:
-    try:
-        return jax.local_devices()
-    # An AssertionError where jax knows the platform, but has no plugin for it.
-    except (RuntimeError, AssertionError) as error:
-        platforms = jax.config.values["jax_platforms"]
-        reason = first_line(error) if str(error).strip() else "no plugin for it is installed"
-        raise ConfigError(
-            f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"
-            " use JAX_PLATFORMS=cpu"
-        ) from error
-
-
 def _has_started() -> bool:
     """Return whether jax has started its backend: it then refuses to change its number of CPU devices."""
     count = jax.config.values["jax_num_cpu_devices"]
@@ -293,19 +227,3 @@ def _has_started() -> bool:
         return True
     jax.config.update("jax_num_cpu_devices", count)
     return False
-
-
-def _cpu_limit() -> int:
-    forced = os.environ.get("JAX_NUM_CPU_DEVICES", "")
-    if forced.isdigit() and int(forced) > 0:
-        return int(forced)
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _available(present: int, on_cpu: bool, limit: int) -> str:
-    if not on_cpu:
-        return f"use at most {present}"
-    if present < limit:
-        return f"jax has already started with {present}; start a new process to use up to {limit}, one per CPU core"
-    return f"use at most {limit}, one per CPU core (JAX_NUM_CPU_DEVICES sets another limit)"

@@ -73,8 +73,8 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
     if isinstance(arch, SebulbaConfig):
         _check_without_warmup(config, rows, num_shards)
     _check(system, checked_envs(system, envs_per_shard, num_agents), num_shards)
-    steps_per_update, warmup_steps = count_steps(config), arch.total_num_envs * system.warmup_steps
-    num_updates = count_updates(config)
+    steps_per_update, warmup_steps = config.steps_per_update, arch.total_num_envs * system.warmup_steps
+    num_updates = config.num_updates
     if num_updates < 1 and isinstance(arch, OfflineConfig):
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} gradient steps are too few for one update of"
@@ -131,20 +131,6 @@ def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: in
         )
 
 
-def count_steps(config: RunConfig) -> int:
-    """Return the steps of the budget per update: of all environments, or gradient steps with `arch=offline`."""
-    if isinstance(config.arch, OfflineConfig):
-        return config.system.gradient_steps
-    return config.arch.total_num_envs * config.system.rollout_length
-
-
-def count_updates(config: RunConfig) -> int:
-    """Return the number of updates within the budget of a run; less than one if the budget is too small."""
-    arch, system = config.arch, config.system
-    left = arch.total_timesteps - arch.total_num_envs * system.warmup_steps
-    return left // count_steps(config)
-
-
 def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) -> None:
     """Refuse sizes and budgets that the 32-bit integers of the compiled program cannot count."""
     arch, system = config.arch, config.system
@@ -156,11 +142,11 @@ def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) ->
         )
     allowed, size = INT32_MAX, f"{system.rollout_length} steps per environment"
     if isinstance(arch, OfflineConfig):
-        size = f"{count_steps(config)} {arch.step_unit}"
+        size = f"{config.steps_per_update} {arch.step_unit}"
     elif system.max_steps_per_env is not None:
         allowed = min(allowed, (system.max_steps_per_env - system.warmup_steps) // system.rollout_length)
     if num_updates > allowed:
-        largest = arch.total_num_envs * system.warmup_steps + allowed * count_steps(config)
+        largest = arch.total_num_envs * system.warmup_steps + allowed * config.steps_per_update
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates of {size} are more than"
             f" 32-bit counters can count: use at most {largest}"

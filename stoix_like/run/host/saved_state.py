@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import LearnerState, Shard
-from stoix_like.utils.jax_utils import append_dims
 
 
 class Best(NamedTuple):
@@ -66,40 +65,6 @@ class Best(NamedTuple):
         return Best(
             shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]), hyperparams
         )
-
-
-def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
-    """Return for which members a checkpoint holds no best parameters, but those before the first update.
-
-    Such a run was stopped before its second evaluation.
-
-    Returns booleans `[]` or `[P]`.
-    """
-    return np.asarray(host_state["best"]["env_steps"]) <= host_state["progress"]["history"][0]["env_steps"]
-
-
-def select_members(these: Any, those: Any, chosen: jax.Array) -> Any:
-    """Select some members of one tree, and the rest of another.
-
-    `these`: arrays `[P, ...]`, or of a single member.
-    `chosen`: `[P]` or `[]`, whether to take the member of `these`.
-    """
-
-    def pick(one: jax.Array, other: jax.Array) -> jax.Array:
-        return jnp.where(append_dims(chosen, one.ndim), one, other)
-
-    return jax.tree.map(pick, these, those)
-
-
-@jax.jit
-def of_member(tree: Any, member: int) -> Any:
-    """Return the arrays of one member of a population.
-
-    In one program: on several CPU devices, a program per array would exchange parts while others do, and deadlock.
-
-    `tree`: arrays with a leading population axis.
-    """
-    return jax.tree.map(lambda leaf: leaf[member], tree)
 
 
 def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:

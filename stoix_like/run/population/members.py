@@ -6,7 +6,7 @@ import itertools
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -45,11 +45,6 @@ class Population(NamedTuple):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the hyperparameters as arguments of the compiled program: `[P]` float32 by name."""
         return {name: np.asarray(values, np.float32) for name, values in self.hyperparams.items()}
-
-
-def at_members(indices: Collection[int], shape: tuple[int, ...]) -> np.ndarray:
-    """Return which members are among some."""
-    return np.isin(np.arange(math.prod(shape)).reshape(shape), list(indices))
 
 
 def make_population(run: RunConfig) -> Population:

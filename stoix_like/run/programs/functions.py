@@ -19,10 +19,10 @@ from stoix_like.architectures.types import NO_INPUTS, Hyperparams, Inputs, Learn
 from stoix_like.assembly import inputs_of
 from stoix_like.base_types import System
 from stoix_like.envs.split_steps import SplitSteps
-from stoix_like.run.host.saved_state import select_members
 from stoix_like.run.population.members import Population
 from stoix_like.run.records.blocks import max_blocks
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.utils.jax_utils import select_members
 
 
 class RunProgram(NamedTuple):

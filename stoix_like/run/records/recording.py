@@ -11,12 +11,12 @@ import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.population.members import Population, at_members
-from stoix_like.run.population.returns import best_member
+from stoix_like.run.population.members import Population
 from stoix_like.run.records import blocks, records
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.returns import at_members, best_member
 from stoix_like.systems.parts.distributional import AtomsConfig
 
 # Share of clipped value targets above which the support is too narrow. A new critic is uniform, and may have a few.

@@ -18,10 +18,10 @@ from stoix_like.loggers.video import DREAM
 from stoix_like.rendering.animation import write_animation
 from stoix_like.rendering.dreams import DreamedEpisode, DreamPlayer, write_dream
 from stoix_like.rendering.episode import Recorder
-from stoix_like.run.host.saved_state import of_member
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage.files import check_directory
 from stoix_like.user_code import user_errors
+from stoix_like.utils.jax_utils import take_member
 
 DIRECTORY = "videos"
 # Folded into the key of the seed: training and evaluation never use the result.
@@ -77,7 +77,7 @@ class Videos:
         population = self._setup.population
         key = jax.random.fold_in(jax.random.key(population.seeds[member]), _VIDEO_STREAM)
         try:
-            one = of_member(shared, member) if population.num_members > 1 else shared
+            one = take_member(shared, member) if population.num_members > 1 else shared
             one = jax.device_put(one, self._setup.mesh.local_devices[0])
             recording = self._recorder.record(one, hyperparams, jax.random.fold_in(key, evaluation))
         except user_errors() as error:

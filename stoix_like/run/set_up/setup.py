@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from stoix_like.arch_config import OfflineConfig, SebulbaConfig
 from stoix_like.architectures.acting import start_episodes
-from stoix_like.architectures.axes import BATCH_AXIS, DEVICE_AXIS, make_axes
+from stoix_like.architectures.axes import BATCH_AXIS, DEVICE_AXIS, make_axes, make_mesh
 from stoix_like.architectures.types import Inputs, ProgramSpec
 from stoix_like.architectures.update import ShardProgram
 from stoix_like.assembly import SystemParts, inputs_of, make_spec
@@ -21,6 +21,7 @@ from stoix_like.base_types import Axes, RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig, flatten
 from stoix_like.data.files import KEY
+from stoix_like.devices import check_host_calls
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
@@ -31,7 +32,7 @@ from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
-from stoix_like.run.host.devices import RunDevices, check_host_calls, devices_of, make_mesh, set_compile_cache
+from stoix_like.run.host.devices import RunDevices, devices_of, set_compile_cache
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import pbt
 from stoix_like.run.population.members import Population, bounded, check_ends, count_members, make_population

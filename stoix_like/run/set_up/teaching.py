@@ -16,7 +16,7 @@ from stoix_like.config import RunConfig
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box, Mixed, describe, entries
 from stoix_like.errors import ConfigError, naming
-from stoix_like.inference.load import load_member, open_run
+from stoix_like.policies.load import load_member, open_run
 from stoix_like.policies.make import is_recurrent
 from stoix_like.run.set_up.recorded import notes_on_arguments
 from stoix_like.systems.parts.teacher import Teacher, TeacherConfig

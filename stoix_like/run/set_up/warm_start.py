@@ -16,10 +16,10 @@ import numpy as np
 
 from stoix_like.arch_config import step_unit
 from stoix_like.errors import ConfigError, DamagedError, naming
-from stoix_like.run.population.returns import named_best, returns_of
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
 from stoix_like.storage.config_file import plain_config
+from stoix_like.storage.returns import named_best, returns_of
 from stoix_like.utils.jax_utils import named
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.

@@ -11,9 +11,9 @@ from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import evaluate
-from stoix_like.inference.load import load_policy
 from stoix_like.lab.analysis import report
 from stoix_like.lab.analysis.dreams import draw_dream, dream_episode
+from stoix_like.policies.load import load_policy
 from stoix_like.rendering.dreams import DreamedEpisode
 from stoix_like.run.records import videos
 from support import dreamers

@@ -3,8 +3,8 @@
 import pytest
 
 from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, train_again
+from stoix_like.lab.tuning.progress import interquartile_means
 from stoix_like.lab.tuning.runner import Runner
-from stoix_like.run.population.returns import interquartile_means
 from stoix_like.storage import recorded_runs
 from support.killed_sweeps import KEYS, FakeRunner, values
 from support.trained_runs import SMALL

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from stoix_like.architectures.types import LearnerState, Shard
-from stoix_like.run.host.saved_state import Best, lacks_best, of_member, to_items, to_state
+from stoix_like.run.host.saved_state import Best, to_items, to_state
+from stoix_like.storage.returns import lacks_best
+from stoix_like.utils.jax_utils import take_member
 from support.comparisons import assert_same_state
 from support.toy_runs import restored, toy_loop
 
@@ -77,7 +79,7 @@ def test_parameters_before_the_first_update_never_remain_the_best():
 
 def test_a_state_is_restored_from_its_items_and_a_member_is_taken_out_of_it():
     arrays = [jnp.arange(3.0) + number for number in range(7)]
-    assert of_member({"a": jnp.arange(6).reshape(3, 2)}, 1)["a"].tolist() == [2, 3]
+    assert take_member({"a": jnp.arange(6).reshape(3, 2)}, 1)["a"].tolist() == [2, 3]
     state = LearnerState(arrays[0], Shard(*arrays[1:5]), arrays[5], arrays[6])
     items = to_items(state, None, local=True)
     assert to_items(state, None, local=False) == {**items, "local": ()}

@@ -14,7 +14,7 @@ from stoix_like.architectures.types import LearnerState
 from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
 from stoix_like.errors import CallbackError
-from stoix_like.inference.load import load_shared, open_run
+from stoix_like.policies.load import load_shared, open_run
 from stoix_like.processes import ALONE
 from stoix_like.run.population.members import Population
 from stoix_like.run.population.pbt import Evolution

@@ -7,7 +7,7 @@ import stoix_like
 from stoix_like import config, versions
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_shared, open_run
+from stoix_like.policies.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep, other_conditions
 from support import toys

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.assembly import set_up_inference
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.setup import set_up_inference
 from stoix_like.run.set_up import teaching
 from stoix_like.run.set_up.teaching import KEY, content_of
 from support.composed import compose_config

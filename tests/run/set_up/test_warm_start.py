@@ -5,10 +5,11 @@ import pytest
 import stoix_like
 from stoix_like import cli
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_member, open_run, take_member
 from stoix_like.loggers import MultiLogger
+from stoix_like.policies.load import load_member, open_run
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.utils.jax_utils import take_member
 from support.selections import first
 from support.set_ups import loop_of, setup_of
 from support.tiny_dreamer import TINY

@@ -5,7 +5,7 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Axes, Observation, Transition
-from stoix_like.inference.load import load_shared, open_run
+from stoix_like.policies.load import load_shared, open_run
 from stoix_like.systems.parts.normalizer import (
     MIN_STD,
     MIN_STD_OF_DATA,

@@ -20,7 +20,7 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
-from stoix_like.inference.load import load_shared, open_run
+from stoix_like.policies.load import load_shared, open_run
 from stoix_like.systems.parts import resets
 from stoix_like.systems.parts.resets import PeriodicResets
 from support.selections import first

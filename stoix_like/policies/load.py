@@ -12,26 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from stoix_like.assembly import SystemParts
+from stoix_like.architectures.axes import make_mesh
+from stoix_like.assembly import SystemParts, set_up_inference
 from stoix_like.config import RunConfig, flatten, parse_config, with_env
+from stoix_like.devices import check_host_calls, find_devices
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError, DamagedError
-from stoix_like.inference.hub import local_run
-from stoix_like.inference.setup import set_up_inference
 from stoix_like.loggers.formats import format_number
+from stoix_like.policies.hub import local_run
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
-from stoix_like.run.host.devices import check_host_calls, find_devices, make_mesh
-from stoix_like.run.host.saved_state import lacks_best, select_members
-from stoix_like.run.population.returns import best_member, last_evaluation, named_best, returns_of
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.contents import reading
+from stoix_like.storage.returns import best_member, lacks_best, last_evaluation, named_best, returns_of
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.storage.trust import record_trusted
 from stoix_like.user_code import refusing
 from stoix_like.utils.accelerate.packing import replace_fields
+from stoix_like.utils.jax_utils import select_members, take_member
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
@@ -189,11 +189,6 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
     if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < returns.size:
         raise ConfigError(f"member={member} does not exist: use best, or 0 to {returns.size - 1}")
     return int(member)
-
-
-def take_member(tree: Any, member: int) -> Any:
-    """Select one member of a tree. `tree`: arrays `[P, ...]`. Returns arrays `[...]`."""
-    return jax.tree.map(lambda leaf: leaf[member], tree)
 
 
 def _read(run: TrainedRun, step: int, which: str) -> TrainedState:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stoix_like.errors import ConfigError
-from stoix_like.run.host.saved_state import lacks_best
-from stoix_like.run.population.members import at_members
 from stoix_like.storage.recorded_runs import RETURN
 from stoix_like.storage.run_files import read_summary
 
@@ -69,13 +68,16 @@ def returns_of(host_state: Mapping[str, Any], step: int, best: bool) -> Returns:
     return Returns(returns, lacking, np.where(lacking & frozen, np.nan, returns) if frozen.any() else None)
 
 
-def interquartile_means(scores: Sequence[float] | np.ndarray, seeds: int) -> np.ndarray:
-    """Compute the interquartile mean of each setting: a quarter of its members is trimmed at either end.
+def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
+    """Return for which members a checkpoint holds no best parameters, but those before the first update.
 
-    `scores`: `[P]`, members of a setting one after the other; NaN counts as the lowest.
-    Returns `[P / seeds]`.
+    Such a run was stopped before its second evaluation.
+
+    Returns booleans `[]` or `[P]`.
     """
-    by_slot = np.asarray(scores, np.float64).reshape(-1, seeds)
-    ordered = np.sort(np.where(np.isnan(by_slot), -np.inf, by_slot), axis=1)
-    cut = seeds // 4
-    return ordered[:, cut : seeds - cut].mean(axis=1)
+    return np.asarray(host_state["best"]["env_steps"]) <= host_state["progress"]["history"][0]["env_steps"]
+
+
+def at_members(indices: Collection[int], shape: tuple[int, ...]) -> np.ndarray:
+    """Return which members are among some."""
+    return np.isin(np.arange(math.prod(shape)).reshape(shape), list(indices))

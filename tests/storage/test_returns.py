@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.run.population.returns import best_member, returns_of
+from stoix_like.storage.returns import best_member, returns_of
 
 
 def host_state(returns, *, best=None, continues=None, env_steps=100):

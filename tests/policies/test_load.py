@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import TrainedState, choose_member, load_member, load_policy, load_shared, open_run
+from stoix_like.policies.load import TrainedState, choose_member, load_member, load_policy, load_shared, open_run
 from support.toy_runs import train_toy
 from support.trained_runs import select_untrained
 
