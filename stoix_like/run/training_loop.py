@@ -20,8 +20,7 @@ from stoix_like.run.failures import divergences, last_good, rescue
 from stoix_like.run.host.devices import device_names
 from stoix_like.run.host.saved_state import to_state
 from stoix_like.run.learner import Learner
-from stoix_like.run.population.pbt import Evolution
-from stoix_like.run.population.selection import Selection
+from stoix_like.run.population.pbt import CONTINUES, Evolution
 from stoix_like.run.programs.profile import Profile
 from stoix_like.run.records import records
 from stoix_like.run.records.clock import Clock
@@ -77,15 +76,10 @@ class TrainingLoop:
         self._absolute: dict[str, Any] = {}
         self._learner = Learner(setup, self.clock)
         with self.clock("compilation"), no_collection():
-            self._selection = self._make_selection()
+            evolves, state = setup.config.arch.population.evolves, self._learner.programs.state
+            self._evolution = Evolution(setup.config, setup.population, state, setup.processes) if evolves else None
         self.evaluations = Evaluations(setup, self._learner)
         stop_if_received(setup.processes)
-
-    def _make_selection(self) -> Selection | None:
-        setup = self.setup
-        state = self._learner.programs.state
-        evolves = setup.config.arch.population.evolves
-        return Evolution(setup.config, setup.population, state, setup.processes) if evolves else None
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -424,15 +418,15 @@ class TrainingLoop:
         """Select after every evaluation for which a selection is due, but the last one."""
         record, evaluation = self.history[-1], len(self.history) - 1
         complete = self.progress.updates == self.setup.plan.num_updates or self.progress.stopped_by is not None
-        if self._selection is None or complete or record["updates"] != self.progress.updates:
+        if self._evolution is None or complete or record["updates"] != self.progress.updates:
             return
-        if self._selection.entry in record or not self._selection.is_due(evaluation):
+        if CONTINUES in record or not self._evolution.is_due(evaluation):
             return
         with self.clock("selection"):
-            selected = self._selection(self.state, self._learner.population, self.history)
+            selected = self._evolution(self.state, self._learner.population, self.history)
             self._learner.state = jax.block_until_ready(selected.state)
         self._learner.set_population(selected.population)
-        record.update(selected.entries)
+        record[CONTINUES] = selected.sources
         self.progress.keep(selected.population)
         for member in selected.healthy:
             self.progress.failures.pop(member, None)

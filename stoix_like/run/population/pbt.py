@@ -27,10 +27,11 @@ from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.host.devices import placing
 from stoix_like.run.population.members import KEY, Population, bounded, convert_values, ends
-from stoix_like.run.population.selection import Selected, Selection
 
 # No other random numbers of a run are drawn from the seed of a member and this number.
 _STREAM = 0x9B7
+# The entry that a selection adds to the record of its evaluation, so that none is made twice.
+CONTINUES = "population/continues"
 
 
 class Space(NamedTuple):
@@ -41,10 +42,17 @@ class Space(NamedTuple):
     is_log: bool  # whether values are changed by a factor and drawn log-uniformly, or by a distance and uniformly
 
 
-class Evolution(Selection):
-    """Exploitation and exploration; the program that copies members is compiled ahead of time."""
+class Selected(NamedTuple):
+    """The outcome of a selection."""
 
-    entry = "population/continues"
+    state: LearnerState
+    population: Population  # the members; their hyperparameters may have changed
+    sources: list[int]  # the member that each one continues
+    healthy: Sequence[int]  # members that train again, if they had diverged
+
+
+class Evolution:
+    """Exploitation and exploration; the program that copies members is compiled ahead of time."""
 
     def __init__(self, run: RunConfig, population: Population, state: LearnerState, processes: Processes) -> None:
         config = run.arch.population.pbt
@@ -79,7 +87,7 @@ class Evolution(Selection):
         return Selected(
             self._copy(state, sources),
             population._replace(hyperparams=hyperparams),
-            {self.entry: sources.tolist()},
+            sources.tolist(),
             np.flatnonzero(is_copy).tolist(),
         )
 

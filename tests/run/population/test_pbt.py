@@ -52,7 +52,7 @@ def select(scores, *, healthy=None, count=2, records=1, **settings):
     arch, system = SimpleNamespace(seed=3, population=population), System(lr=0.1, ent=1.0, rollout_length=1)
     evolution = Evolution(SimpleNamespace(arch=arch, system=system), members, state, ALONE)
     selected = evolution(state, members, [{}] * (records - 1) + [{"eval/episode_return_mean": scores}])
-    sources = selected.entries["population/continues"]
+    sources = selected.sources
     assert selected.healthy == [member for member in range(size) if sources[member] != member]
     return selected.state, selected.population.hyperparams, sources
 
