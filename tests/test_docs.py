@@ -240,7 +240,7 @@ def test_the_commands_of_a_page_are_shown_with_their_outputs(tmp_path):
         with_outputs("```sh\nfalse\n```\n", tmp_path, "page")
 
 
-def test_the_table_of_algorithms_composes_and_quotes_the_results():
+def test_the_table_of_algorithms_composes_and_names_rows_of_the_results():
     results, defaults = ((ROOT / f"docs/{name}.md").read_text().splitlines() for name in ("results", "defaults"))
     lines = [line.strip("| ").split(" | ") for line in WHICH.read_text().splitlines() if line.startswith("| ")]
     rows = [row for row in lines if row[1].startswith("`system=")]
@@ -250,11 +250,13 @@ def test_the_table_of_algorithms_composes_and_quotes_the_results():
         config = compose_config(overrides)
         missing = [key for key in re.findall(r"`([^`]*)`", keys) if OmegaConf.select(config, key, default="no") == "no"]
         assert missing == [], overrides
-        quoted = re.findall(r"-?[\d.]+ \[[-\d., ]+\]", evidence)
-        assert [text for text in quoted if not any(f" {text} " in line for line in results)] == []
-        seeds = re.findall(r"(?:-?[\d.]+, ){2}-?\d+\.\d", evidence)
-        system = overrides[0].removeprefix("system=")
-        assert [text for text in seeds if not any(f"`{system}`" in line and text in line for line in defaults)] == []
+        system = f"| `{overrides[0].removeprefix('system=')}` | "
+        for env, steps in re.findall(r"\[([^], ]+), ([^]]+)\]\(../results.md\)", evidence):
+            assert any(line.startswith(f"{system}{env} | ") and f" | {steps} | " in line for line in results), (
+                system,
+                env,
+            )
+        assert "defaults.md" not in evidence or any(line.startswith(system) for line in defaults), system
 
 
 def trainings(text):
