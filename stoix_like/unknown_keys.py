@@ -53,38 +53,34 @@ def refusal(unknown: Sequence[UnknownKey], systems: Sequence[str], environments:
 
 
 def _hint(unknown: UnknownKey, systems: Sequence[str], environments: Sequence[str]) -> str:
+    """Translate the longest end of a key that another framework has, or else name the nearest key."""
     key, missing, parent, text = unknown
     path, _, name = missing.rpartition(".")
     prefix = f"{path}." if path else ""
     known = [f"{prefix}{one}" for one in flatten(OmegaConf.to_container(parent)) if not one.startswith("hydra")]
     inside = {*known, "hydra.run.dir"}
-    for rows in _candidates(key, text, prefix):
+    ends = [key.split(".", depth)[-1] for depth in range(key.count(".") + 1)]
+    found = [rows for end in ends for rows in (rows_of(f"{end}={text}"), rows_of(end)) if _fits(rows, end, key, prefix)]
+    for rows in found:
         ours = [one for one in dict.fromkeys(one for row in rows for one in row.ours) if one != key]
         if here := [one for one in ours if not one.startswith(prefix) or one.partition("=")[0] in inside]:
             row = next(row for row in rows if here[0] in row.ours)
             return _translation(text, row, here, systems, environments)
-    if rows := rows_of(key):
-        ours = [one for row in rows for one in row.ours]
-        note = f"it has no counterpart here: {rows[0].note}"
+    if found and rows_of(key):
+        ours = [one for row in found[0] for one in row.ours]
+        note = f"it has no counterpart here: {found[0][0].note}"
         return f"systems that have it call it {listed(ours, 'and')}" if ours else note
     for end in (key.removeprefix(prefix), name):
         if alike := [one for one in known if one.lower().endswith(f".{end.lower()}")]:
             return nearest(end, alike)
-    if rows := [row for row in rows_of(name) if prefix and all("=" in one for one in row.ours)]:
-        return f"use {listed(rows[0].ours, 'and')}{rows[0].remark}"
     siblings = [one for one in known if one.rpartition(".")[0] == path]
     return nearest(key, siblings) if siblings else f"write +{key}=… to add it to {path}"
 
 
-def _candidates(key: str, text: str, prefix: str) -> Iterator[list[ForeignKey]]:
-    """Yield the rows of a key, with its value first, and of its ends; a last name may be about another group."""
-    yield from (rows_of(f"{key}={text}"), rows_of(key))
-    end = key.partition(".")[2]
-    while end:
-        for rows in (rows_of(f"{end}={text}"), rows_of(end)):
-            if "." in end or all(any(one.startswith(prefix) for one in row.ours) for row in rows):
-                yield rows
-        end = end.partition(".")[2]
+def _fits(rows: Sequence[ForeignKey], end: str, key: str, prefix: str) -> bool:
+    """Return whether rows may be about a key; a last name alone may be about another group."""
+    ours = [one for row in rows for one in row.ours]
+    return bool(rows) and ("." in end or end == key or any("=" in one or one.startswith(prefix) for one in ours))
 
 
 def _translation(
