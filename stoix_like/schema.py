@@ -26,7 +26,6 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest number of a compiled program."""
 MAX_SECONDS = 1e6
 """The longest time that is waited for; the calls of some systems count milliseconds in 32 bits."""
-"""The smallest number above 0 of a compiled program, which takes smaller ones for 0."""
 
 _UNIONS = (typing.Union, types.UnionType)
 _NONE = type(None)

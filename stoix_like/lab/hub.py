@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from stoix_like.arch_config import ARCHITECTURES, ArchConfig, step_unit
-from stoix_like.errors import ConfigError, DamagedError, require, resume_command
+from stoix_like.errors import ConfigError, require, resume_command
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.policies.hub import FILES, ITEMS, NAME, SCHEME
 from stoix_like.storage import checkpoint, remote
@@ -44,11 +44,8 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     hub: Any = require("huggingface_hub", SCHEME, "hub")
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"
     # The client would upload what links point to.
-    try:
-        checkpoint.check_files(directory, steps[-1])
-    except DamagedError as error:
-        raise ConfigError(f"run_dir={directory}: {error}") from error
-    if links := [name for name in FILES if (directory / name).is_symlink()]:
+    paths = [directory / newest, *(directory / newest).rglob("*"), *(directory / name for name in FILES)]
+    if links := [path.relative_to(directory) for path in paths if path.is_symlink()]:
         raise ConfigError(f"run_dir={directory}: {links[0]} is a symbolic link: replace it by a file")
     try:
         api = hub.HfApi(library_name="stoix_like")

@@ -11,8 +11,6 @@ import contextlib
 import json
 import os
 import re
-import stat
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -158,15 +156,6 @@ class Writer:
         check_directory(self.directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         replaced.settle(self.directory)
-        self._quarantine_irregular()
-
-    def _quarantine_irregular(self) -> None:
-        """Move older checkpoints with links or special files away: Orbax reads the newest and deletes the oldest."""
-        for step in steps(self.run_dir):
-            try:
-                check_files(self.run_dir, step)
-            except DamagedError as error:
-                print(f"{error}; moved to {quarantine(self.run_dir, step)}", file=sys.stderr)
 
     def _close_manager(self) -> None:
         manager, self._manager = self._manager, None
@@ -373,7 +362,6 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     """Open one checkpoint, and translate whatever goes wrong while it is read."""
     ocp = orbax.load()
     directory = run_dir.absolute() / DIRECTORY
-    check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
     if (count := jax.process_count()) > 1:
         # Each process reads on its own, so that none waits for one that fails.
@@ -387,21 +375,6 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     except (ConfigError, DamagedError):
         raise
     except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
-        raise orbax.unreadable(run_dir / DIRECTORY / str(step), error) from error
-
-
-def check_files(run_dir: Path, step: int) -> None:
-    """Refuse a checkpoint that contains links, which would be followed, or special files, which would block."""
-    pending = [run_dir / DIRECTORY / str(step)]
-    try:
-        while pending:
-            path = pending.pop()
-            mode = path.lstat().st_mode
-            if stat.S_ISDIR(mode):
-                pending += path.iterdir()
-            elif not stat.S_ISREG(mode) or path.name == str(step):
-                raise _damaged(run_dir, step, f"{path.name} is neither a regular file nor a directory of a checkpoint")
-    except OSError as error:
         raise orbax.unreadable(run_dir / DIRECTORY / str(step), error) from error
 
 

@@ -20,7 +20,6 @@ from stoix_like.storage.run_files import (
     CONFIG,
     LOCK,
     METRICS,
-    SUMMARY,
     UPDATES,
     is_locked,
     read_failure,
@@ -42,30 +41,6 @@ _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "w
 WHOLE = "arch.population.hyperparams"
 # Callbacks by which searches print their progress, which are no setting of a run.
 _OF_SEARCHES = ("stoix_like.lab.tuning.", "stoix_like.tuning.")
-_STATISTICS = ("mean", "iqm", "ci_low", "ci_high")
-_POINT = {
-    "members": [int],
-    "seeds": [int],
-    **{f"eval/episode_return_{name}": NUMBER for name in _STATISTICS},
-    **{f"absolute/episode_return_{name}?": NUMBER for name in _STATISTICS},
-    "*": int | float,  # hyperparameters
-}
-# Form of what listings, statistics and reports read of a summary, see `storage.contents`; nulls count as missing.
-_SUMMARY = {
-    "environment?": str,
-    "wall_seconds?": NUMBER,
-    "compile_seconds?": NUMBER,
-    "steps_per_second?": NUMBER,
-    "devices?": [str],
-    "versions?": {},
-    "timing?": {"*": int | float},
-    "population/varied?": [str],
-    "population/members?": [{"seed": int, "failure?": str | None}],
-    "population/best?": {"member": int},
-    "population/points?": [_POINT],
-    "population/best_point?": _POINT,
-    f"{EPISODE_RETURNS}?": ([NUMBER], [[NUMBER]]),
-}
 _LAST = {"env_steps": int, RETURN: (NUMBER, [NUMBER])}
 # What an environment is, apart from the wrappers around it.
 TASK = ("env.env_name", "env.scenario", "env._target_", "env.kwargs", "env.params")
@@ -221,7 +196,6 @@ def read_run(directory: Path) -> Run:
     with reading(directory):
         callbacks = run.config.get("callbacks") or ()
         run.config["callbacks"] = [one for one in callbacks if not one["_target_"].startswith(_OF_SEARCHES)]
-        check_form(_SUMMARY, run.summary, SUMMARY)
         if last:
             check_form(_LAST, last, METRICS)
         # Everything else that listings and statistics read of any run.

@@ -98,7 +98,7 @@ def test_push_refuses_links_which_the_client_would_follow(tmp_path, monkeypatch,
     secret.write_text("secret")
     (run_dir / name).symlink_to(secret)
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1000])
-    with pytest.raises(ConfigError, match="is a symbolic link|neither a regular file nor a directory"):
+    with pytest.raises(ConfigError, match=f"{name} is a symbolic link"):
         hub.push(run_dir, "me/policy")
 
 
@@ -109,7 +109,6 @@ def test_push_replaces_the_files_of_another_run(tmp_path, monkeypatch):
     (tmp_path / "checkpoints/1000/best/file").write_text("new")
     write_config(tmp_path, CONFIG)
     (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
-    monkeypatch.setattr(hub.checkpoint, "check_files", lambda directory, step: None)
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     old = ["environment.json", "metrics.jsonl", "checkpoints/500/best/file", "config.yaml", "notes.md"]
     files = dict.fromkeys(old, b"old")

@@ -22,10 +22,6 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
         (LAUGHS, r"cannot read .*/config.yaml: it contains the alias \*a0: write the value out"),
         ("a: &a [*a]\n", r"contains the alias \*a"),
         ("a: &a\n  b: *a\n", r"contains the alias \*a"),
-        # Some versions of PyYAML have a limit of their own for these.
-        ("[" * 100_000, "nested more than 64 levels deep|exceeded maximum nesting depth"),
-        ("{a: " * 100_000, "nested more than 64 levels deep"),
-        ("- " * 100_000, "nested more than 64 levels deep"),
         ("a: " + "x" * 2**21, "has more than 2,097,152 bytes"),
         (f"arch: {'9' * 10_000}\n", "cannot read"),
         ("arch: ${a.b}\n", "cannot read|it must have the groups"),
