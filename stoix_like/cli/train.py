@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
@@ -58,7 +58,7 @@ def train(system: str | None, arguments: Sequence[str], owns_process: bool) -> N
         if args.help:
             show(_help(args))
             return
-        is_hydras_own = args.hydra_help or args.shell_completion or args.experimental_rerun
+        is_hydras_own = args.version or args.hydra_help or args.shell_completion or args.experimental_rerun
         alone = None if is_hydras_own else _check(args)
         if owns_process and alone is not None:
             exempt_from_collection()
@@ -70,9 +70,7 @@ def train(system: str | None, arguments: Sequence[str], owns_process: bool) -> N
 
 def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Parse Hydra's arguments, with overrides and flags in any order; return the flags separately."""
-    from hydra._internal.utils import get_args_parser
-
-    args, unknown = get_args_parser().parse_known_intermixed_args(list(arguments))
+    args, unknown = _hydra_parser().parse_known_intermixed_args(list(arguments))
     if unknown:
         _refuse_options(args, unknown, arguments)
     if args.config_name or args.config_path:
@@ -89,6 +87,22 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
     for override in args.overrides:
         flags.remove(override)
     return args, flags
+
+
+def _hydra_parser() -> argparse.ArgumentParser:
+    """Return a parser of Hydra's options; its own is private."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for option in ("--version", "--hydra-help"):
+        parser.add_argument(option, action="store_true")
+    for option in ("-h --help", "-m --multirun", "-r --run", "-sc --shell-completion", "--resolve"):
+        parser.add_argument(*option.split(), action="store_true")
+    for option in ("-p --package", "-cd --config-dir", "-cn --config-name", "-cp --config-path"):
+        parser.add_argument(*option.split())
+    parser.add_argument("--experimental-rerun")
+    parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
+    parser.add_argument("-i", "--info", nargs="?", const="all")
+    return parser
 
 
 def _refuse_options(args: argparse.Namespace, unknown: Sequence[str], arguments: Sequence[str]) -> NoReturn:
@@ -115,15 +129,8 @@ def config_dirs(args: argparse.Namespace) -> list[str]:
     return [args.config_dir] if args.config_dir else []
 
 
-class _LoneRun(NamedTuple):
-    """A run that is neither part of a multirun nor started elsewhere."""
-
-    config: DictConfig  # its configuration, with Hydra's
-    prepared: Prepared  # the run
-
-
-def _check(args: argparse.Namespace) -> _LoneRun | None:
-    """Check every run that Hydra is about to start; return the run if it is alone."""
+def _check(args: argparse.Namespace) -> Prepared | None:
+    """Check every run that Hydra is about to start; return the run if it is neither in a multirun nor elsewhere."""
     from hydra.types import RunMode
 
     from stoix_like import composition
@@ -143,7 +150,7 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
         with composition.hydra_job(config, number if args.multirun else None), _naming_job(chosen, args.overrides):
             runs.append(_parse(config, chosen, extra))
     if not args.multirun:
-        return _prepare_alone(composed[0], runs[0])
+        return _prepare_alone(args, composed[0], runs[0])
     alone = [line for line in args.overrides if all(line in chosen for chosen in swept)]
     used, *others = map(_launcher, [composition.compose_config(alone, extra, return_hydra_config=True), *composed])
     if any(other != used for other in others):
@@ -190,17 +197,17 @@ def _parse(config: DictConfig, overrides: Sequence[str], extra: Sequence[str]) -
         raise
 
 
-def _prepare_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
+def _prepare_alone(args: argparse.Namespace, config: DictConfig, run: RunConfig) -> Prepared:
     """Prepare a run, and let Hydra write where it is written."""
     from stoix_like.composition import run_dir_of
     from stoix_like.run.prepare import prepare
 
     prepared = prepare(run, run_dir_of(config), STARTED)
-    config.hydra.run.dir = str(prepared.directory.path)
+    args.overrides.append(f"hydra.run.dir={quoted(str(prepared.directory.path))}")
     if prepared.resumes or not prepared.setup.processes.is_first:
         # Hydra's output is there already, or the first process writes it.
-        config.hydra.output_subdir = None
-    return _LoneRun(config, prepared)
+        args.overrides.append("hydra.output_subdir=null")
+    return prepared
 
 
 def _check_runs(runs: Sequence[RunConfig]) -> None:
@@ -253,7 +260,7 @@ def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
 
-def _run_hydra(args: argparse.Namespace, alone: _LoneRun | None) -> None:
+def _run_hydra(args: argparse.Namespace, alone: Prepared | None) -> None:
     """Start the one run that is set up already, or the runs of a multirun."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -263,11 +270,11 @@ def _run_hydra(args: argparse.Namespace, alone: _LoneRun | None) -> None:
     def task(config: DictConfig) -> float:
         # Hydra would print a traceback.
         with one_line_errors():
-            return jobs.train_in_multirun(config) if alone is None else experiment.run_job(alone.prepared)
+            return jobs.train_in_multirun(config) if alone is None else experiment.run_job(alone)
 
     try:
         if alone is not None:
-            jobs.run(alone.config, task)
+            jobs.run(args.overrides, config_dirs(args), task)
         else:
             jobs.check(jobs.run_all(args.overrides, config_dirs(args), task))
     except BrokenPipeError:

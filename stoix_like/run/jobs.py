@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, configure_log, run_job
-from hydra.types import HydraContext, RunMode, TaskFunction
+from hydra.core.utils import JobReturn
+from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
 from stoix_like.composition import PRIMARY, hydra_session, with_search
@@ -82,17 +81,12 @@ def _fail(error: Exception) -> Failed:
     return Failed(reason(error))
 
 
-def run(config: DictConfig, task: TaskFunction) -> None:
-    """Run one job as `hydra.main` does, which would compose its configuration again."""
-    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-    config.hydra.mode = RunMode.RUN
-    callbacks = Callbacks(config)
+def run(overrides: Sequence[str], config_dirs: Sequence[str | Path], task: TaskFunction) -> None:
+    """Run one job, as `hydra.main` does for the arguments of the process."""
     with hydra_session():
-        context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
-        callbacks.on_run_start(config=config, config_name=PRIMARY)
-        job = run_job(task, config, "hydra.run.dir", None, context)
-        callbacks.on_run_end(config=config, config_name=PRIMARY, job_return=job)
-    _ = job.return_value  # raises what the job raised
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.run(PRIMARY, task, with_search(overrides, config_dirs))
 
 
 def run_all(overrides: Sequence[str], config_dirs: Sequence[str | Path], task: TaskFunction) -> list[JobReturn]:

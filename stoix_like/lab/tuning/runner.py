@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.experimental.callback import Callback
 from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
@@ -200,7 +200,8 @@ class Runner(NamedTuple):
         OmegaConf.update(config, "hydra.job.config_name", "config", force_add=True)
         OmegaConf.update(config, "hydra.overrides.hydra", given)
         with hydra_session():
-            context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+            # A callback that does nothing stands for Hydra's own list of them, which has the same methods.
+            context = HydraContext(GlobalHydra.instance().config_loader(), Callback())  # type: ignore[arg-type]
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=context, task_function=running.train, config=config
             )
