@@ -8,20 +8,17 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from stoix_like.errors import ConfigError, nearest, require
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.lab.analysis import statistics
 from stoix_like.lab.analysis.groups import SCORES, AlgorithmRuns, are_paired, common_tasks, read, sections
 from stoix_like.lab.analysis.scores import common_unit, raw_scores, score_tables, with_scores
 from stoix_like.lab.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.loggers.formats import MIN_IQM, columns
-from stoix_like.storage.recorded_runs import FINISHED, RETURN, TASK, Member, differing_keys, flatten, is_below
-
-if TYPE_CHECKING:
-    import pandas as pd
+from stoix_like.storage.recorded_runs import FINISHED, RETURN, TASK, Member, budget, differing_keys, flatten, is_below
 
 HEAD = ("seeds", "steps", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
@@ -42,20 +39,14 @@ class Settings:
     # Optimal return, from which the optimality gap is measured; None for the best that occurs.
     target: float | None = None
 
-    def check(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigError: a value is unknown or out of range.
-        """
+    def __post_init__(self) -> None:
+        """Refuse a value that is unknown or out of range."""
         for name, known in (("score", SCORES), ("test", TESTS), ("correction", CORRECTIONS)):
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"{name}={value} is unknown: {nearest(str(value), known)}")
         if not 0.0 < self.level < 1.0:
             raise ConfigError(f"level={self.level} must be between 0 and 1: use 0.05")
-        if self.target is not None and not math.isfinite(self.target):
-            raise ConfigError(f"target={self.target} must be finite: omit it for the largest return that occurs")
 
 
 class Test(NamedTuple):
@@ -168,21 +159,6 @@ class Comparison(NamedTuple):
             interval = "bootstrap intervals of the difference between means"
         return f"{', '.join(names)}, level {settings.level:g}{corrected}, with {interval}"
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The aggregate statistics, one row per algorithm; needs pandas."""
-        pandas = require("pandas", "a table of statistics", "analysis")
-        rows = {
-            label: {
-                f"{name}{suffix}": value
-                for name, interval in found.items()
-                for suffix, value in zip(("", "_low", "_high"), interval, strict=True)
-            }
-            for label, found in self.aggregates.items()
-        }
-        table: pd.DataFrame = pandas.DataFrame.from_dict(rows, orient="index")
-        return table
-
     def __str__(self) -> str:
         """Return the comparison as text."""
         return "\n".join(_lines(self))
@@ -200,15 +176,10 @@ def compare(
         settings: what to compare, and how.
         by: dotted keys; only their values make an algorithm, see `read`.
 
-    Returns:
-        The comparison.
-
     Raises:
         ConfigError: a setting is unknown, a path holds no run, or no environment is common to all algorithms.
     """
-    settings = settings or Settings()
-    settings.check()
-    return _compare(_algorithms(paths, by), settings)
+    return _compare(_algorithms(paths, by), settings or Settings())
 
 
 def compare_all(
@@ -216,14 +187,8 @@ def compare_all(
     settings: Settings | None = None,
     by: Sequence[str] = (),
 ) -> list[Comparison]:
-    """Compare the algorithms of each set of environments that the same algorithms were trained on; see `compare`.
-
-    Returns:
-        One comparison for each such set.
-    """
-    settings = settings or Settings()
-    settings.check()
-    return [_compare(section, settings) for section in sections(_algorithms(paths, by))]
+    """Compare the algorithms of each set of environments that the same algorithms were trained on; see `compare`."""
+    return [_compare(section, settings or Settings()) for section in sections(_algorithms(paths, by))]
 
 
 def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
@@ -280,7 +245,7 @@ def _notes_on_training(members: Sequence[Member]) -> list[str]:
         )
     finished = {directory for directory, one in status.items() if one == FINISHED}
     steps = {
-        member.value(member.run.last, "env_steps") if member.run.directory in finished else _budget(member)
+        member.value(member.run.last, "env_steps") if member.run.directory in finished else budget(member.run)
         for member in members
     }
     # Runs last whole updates.
@@ -307,10 +272,6 @@ def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, Alg
     return [pair for pair in pairs if len(algorithms) <= MAX_ALL_PAIRS or pair[0] is algorithms[0]]
 
 
-def _budget(member: Member) -> float:
-    return float(member.run.config["arch"]["total_timesteps"])
-
-
 def _steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:
     steps = [member.value(member.run.last, "env_steps") for task in tasks for member in algorithm.tasks[task]]
     return "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
@@ -325,20 +286,11 @@ def _algorithms(
 ) -> list[AlgorithmRuns]:
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     algorithms = [item for item in given if isinstance(item, AlgorithmRuns)]
-    directories = [item for item in given if not isinstance(item, AlgorithmRuns)]
-    if algorithms and directories:
-        raise ConfigError(f"{directories[0]} is not an algorithm, unlike others: read all paths by analysis.read first")
-    return algorithms or read(directories, by)
+    return algorithms if given and len(algorithms) == len(given) else read(given, by)  # type: ignore[arg-type]
 
 
 def _test(
-    task: str,
-    first: AlgorithmRuns,
-    second: AlgorithmRuns,
-    x: np.ndarray,
-    y: np.ndarray,
-    settings: Settings,
-    equal: str,
+    task: str, first: AlgorithmRuns, second: AlgorithmRuns, x: np.ndarray, y: np.ndarray, settings: Settings, equal: str
 ) -> Test:
     paired = are_paired(first, second, task)
     return Test(

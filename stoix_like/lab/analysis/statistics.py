@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,12 +90,9 @@ def interval(estimate: float, resampled: np.ndarray, level: float) -> Interval:
 
 
 def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05, seed: int = 0) -> Interval:
-    """Compute the probability that a run of X scores higher than a run of Y; ties count half.
+    """Compute the probability that a run of X, of scores `[S]`, is better than one of Y, `[S']`; ties count half.
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
-
-    `x`: `[S]` scores.
-    `y`: `[S']` scores.
     """
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     if min(len(x), len(y)) == 1:
@@ -104,33 +102,13 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05
     return interval(wins.mean(), np.concatenate(resampled), level)
 
 
-def welch(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of Welch's t-test, which allows different variances; `[..., S]` against `[..., S']`."""
-    return stats.ttest_ind(x, y, axis=-1, equal_var=False).pvalue
-
-
-def mann_whitney(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the Mann–Whitney U test on ranks."""
-    return stats.mannwhitneyu(x, y, axis=-1).pvalue
-
-
-def permutation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the permutation test of the difference between means."""
+def _permutation(x: np.ndarray, y: np.ndarray) -> Any:
+    """Test the difference between means by permutation."""
     return _permute((x, y), _difference, "independent", is_exact(x.shape[-1], y.shape[-1]))
 
 
-def paired_t(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the paired t-test; `[..., S]` against `[..., S]`, seed by seed."""
-    return stats.ttest_rel(x, y, axis=-1).pvalue
-
-
-def wilcoxon(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of Wilcoxon's signed-rank test."""
-    return stats.wilcoxon(x, y, axis=-1).pvalue
-
-
-def sign_flips(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the p-values of the paired permutation test: differences have random signs."""
+def _sign_flips(x: np.ndarray, y: np.ndarray) -> Any:
+    """Test the mean of the differences, which have random signs."""
     return _permute((x - y,), np.mean, "samples", is_exact(x.shape[-1]))
 
 
@@ -138,27 +116,25 @@ def _difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
     return x.mean(axis) - y.mean(axis)
 
 
-def _permute(samples: tuple[np.ndarray, ...], statistic: Callable[..., Any], kind: str, exact: bool) -> np.ndarray:
+def _permute(samples: tuple[np.ndarray, ...], statistic: Callable[..., Any], kind: str, exact: bool) -> Any:
     number = MAX_PERMUTATIONS if exact else NUM_RESAMPLES
     options = {"vectorized": True, "batch": _ROWS, "axis": -1, "rng": np.random.default_rng(0)}
-    return stats.permutation_test(samples, statistic, permutation_type=kind, n_resamples=number, **options).pvalue
+    return stats.permutation_test(samples, statistic, permutation_type=kind, n_resamples=number, **options)
 
 
-TESTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "welch": welch,
-    "mann_whitney": mann_whitney,
-    "permutation": permutation,
+TESTS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
+    "welch": partial(stats.ttest_ind, axis=-1, equal_var=False),  # the variances may differ
+    "mann_whitney": partial(stats.mannwhitneyu, axis=-1),
+    "permutation": _permutation,
 }
-PAIRED_TESTS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "welch": paired_t,
-    "mann_whitney": wilcoxon,
-    "permutation": sign_flips,
+"""Tests of samples `[..., S]` against `[..., S']`; their results have a `pvalue` `[...]`."""
+PAIRED_TESTS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
+    "welch": partial(stats.ttest_rel, axis=-1),
+    "mann_whitney": partial(stats.wilcoxon, axis=-1),
+    "permutation": _sign_flips,
 }
-TITLES = {
-    "welch": "Welch's t-test",
-    "mann_whitney": "Mann–Whitney U test",
-    "permutation": "permutation test",
-}
+"""Tests seed by seed, of `[..., S]` against `[..., S]`."""
+TITLES = {"welch": "Welch's t-test", "mann_whitney": "Mann–Whitney U test", "permutation": "permutation test"}
 PAIRED_TITLES = {
     "welch": "paired t-test",
     "mann_whitney": "Wilcoxon's signed-rank test",
@@ -185,15 +161,11 @@ def p_value(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> fl
         return math.nan
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)  # of samples that are nearly constant
-        return float((PAIRED_TESTS if paired else TESTS)[test](x, y))
+        return float((PAIRED_TESTS if paired else TESTS)[test](x, y).pvalue)
 
 
 def direction(test: str, x: np.ndarray, y: np.ndarray, paired: bool = False) -> float:
-    """Return which of two samples a test favours: of rank tests, the one of higher ranks, otherwise of the higher mean.
-
-    `x`: `[S]` scores.
-    `y`: `[S']` scores.
-    """
+    """Return which of two samples a test favours: of rank tests the one of higher ranks, otherwise of higher mean."""
     if test != "mann_whitney":
         return float(np.mean(x) - np.mean(y))
     if not paired:
@@ -221,18 +193,14 @@ def correct(p_values: Sequence[float], method: str, untested: int = 0) -> list[f
 def difference(
     x: np.ndarray, y: np.ndarray, level: float = 0.05, seed: int = 0, test: str = "permutation", paired: bool = False
 ) -> Interval:
-    """Return the difference between the means of X and Y with its interval: of a t-test its own, else a bootstrap's.
-
-    `x`: `[S]` scores.
-    `y`: `[S']` scores.
-    """
+    """Return the difference between the means of X and Y with its interval: of a t-test its own, else a bootstrap's."""
     estimate = float(np.mean(x) - np.mean(y))
     if min(len(x), len(y)) == 1:
         return Interval(estimate)
     if test == "welch" and not math.isnan(p_value(test, x, y, paired)) and np.ptp(x - y if paired else [*x, *y]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of samples that are nearly constant
-            result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=False)
+            result = (PAIRED_TESTS if paired else TESTS)[test](x, y)
             return Interval(estimate, *map(float, result.confidence_interval(1.0 - level)))
     resampled = [
         np.concatenate([counts @ sample / len(sample) for counts in resample_counts((len(sample), 1), seed + place)])
@@ -249,8 +217,6 @@ def seeds_needed(
     Scores are drawn from normal distributions with the observed means and standard deviations. The permutation test is
     simulated by a t-test, which has nearly the same power. Without spread, scores are the observed ones, repeated.
 
-    `x`: `[S]` scores.
-    `y`: `[S']` scores.
     Returns the number of seeds, or None if 1,000 are not enough, or the test is not defined.
     """
     samples = (x - y, np.zeros_like(y)) if paired else (x, y)
@@ -266,7 +232,7 @@ def seeds_needed(
 
     def power(size: int) -> float:
         drawn = [rng.normal(np.mean(z), np.std(z, ddof=1), (_NUM_SIMULATIONS, size)) for z in samples]
-        return float(np.mean(function(*drawn) < level))
+        return float(np.mean(function(*drawn).pvalue < level))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

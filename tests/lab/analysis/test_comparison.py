@@ -1,4 +1,3 @@
-import math
 import re
 
 import numpy as np
@@ -20,8 +19,8 @@ POPULATION = {"size": 3, "hyperparams": None, "mode": "zip", "seeds": 1}
 def test_a_clear_difference_is_decided(two):
     found = analysis.compare(two)
     # Means 14 and 100; the best return that occurs, 110, is the target of the optimality gap.
-    assert found.table.loc["ppo/ff_ppo", "mean"] == 100.0
-    assert found.table.loc["ppo/ff_ppo", "optimality_gap"] == 10.0
+    assert found.aggregates["ppo/ff_ppo"]["mean"].estimate == 100.0
+    assert found.aggregates["ppo/ff_ppo"]["optimality_gap"].estimate == 10.0
     (test,) = found.tests
     assert test.difference.estimate == -86.0
     assert test.improvement.estimate == 0.0
@@ -166,7 +165,7 @@ def test_a_run_that_has_not_ended_has_no_best_return(tmp_path):
     write_run(tmp_path / "a", [1.0, 2.0, 3.0, 4.0, 6.0])
     write_run(tmp_path / "b", [0.5], seed=5, finished=False)
     found = analysis.compare(tmp_path, analysis.Settings(score="best"))
-    assert found.table.loc["ppo/ff_ppo", "mean"] == pytest.approx(16.0 / 5.0)
+    assert found.aggregates["ppo/ff_ppo"]["mean"].estimate == pytest.approx(16.0 / 5.0)
     assert found.notes == ["ppo/ff_ppo on gymnax/CartPole-v1: 1 member(s) without a best return are left out"]
 
 
@@ -241,7 +240,8 @@ def test_several_environments_are_scaled_and_tested_apart(tmp_path):
     found = analysis.compare(tmp_path)
     # Scaled by the extremes 1 and 5: (0, 1/4) and (1/2, 1) on CartPole; in reverse on Acrobot, where the extremes are
     # -500 and -100: (1, 3/4) and (1/2, 0).
-    assert found.table["mean"].to_dict() == {"ppo/ff_ppo actor_lr=0.001": 0.5, "ppo/ff_ppo actor_lr=0.01": 0.5}
+    means = {label: statistics["mean"].estimate for label, statistics in found.aggregates.items()}
+    assert means == {"ppo/ff_ppo actor_lr=0.001": 0.5, "ppo/ff_ppo actor_lr=0.01": 0.5}
     assert {test.task for test in found.tests} == {"gymnax/CartPole-v1", "gymnax/Acrobot-v1"}
     assert any("scaled" in note for note in found.notes)
 
@@ -262,7 +262,7 @@ def test_members_that_diverged_count_as_the_lowest_of_all_algorithms(tmp_path):
         run = write_run(tmp_path / f"lost{seed}", (9.0,), seed=seed, system="ppo/lost", finished=False)
         (run / "failure.txt").write_text("TrainingError: training diverged: train/loss became non-finite\n")
     found = analysis.compare(tmp_path)
-    assert found.table.loc["ppo/lost", "mean"] == 460.0
+    assert found.aggregates["ppo/lost"]["mean"].estimate == 460.0
     assert "2 of 2 diverged, counted as the lowest return of all" in " ".join(str(found).split())
 
 
@@ -284,7 +284,6 @@ def test_a_test_of_ranks_names_the_one_of_higher_ranks(tmp_path):
         ({"correction": "hulm"}, "did you mean 'holm'"),
         ({"score": "last"}, "score=last is unknown"),
         ({"level": 5.0}, "level=5.0 must be between 0 and 1"),
-        ({"target": math.inf}, "target=inf must be finite"),
     ],
 )
 def test_unknown_settings_are_refused(two, settings, message):
@@ -330,14 +329,12 @@ def test_compare_prints_the_verdict(two, capsys):
     assert "ppo/ff_ppo is better than q_learning/ff_dqn" in printed
 
 
-def test_algorithms_of_one_label_and_paths_beside_algorithms_are_refused(tmp_path):
+def test_algorithms_of_one_label_are_refused(tmp_path):
     for name, seed in (("a", 0), ("b", 1)):
         write_run(tmp_path / name, seed=seed)
     (first,), (second,) = analysis.read(tmp_path / "a"), analysis.read(tmp_path / "b")
     with pytest.raises(ConfigError, match="two algorithms are called ppo/ff_ppo: read their runs together"):
         analysis.compare([first, second])
-    with pytest.raises(ConfigError, match="b is not an algorithm, unlike others: read all paths by analysis.read"):
-        analysis.compare([first, tmp_path / "b"])
     assert len(analysis.compare([first, second._replace(label="again")]).rows) == 2
     with pytest.raises(ConfigError, match="no runs are given"):
         analysis.load([])

@@ -97,7 +97,7 @@ def test_permutation_tests_go_through_all_permutations_or_draw_some():
     expected = stats.permutation_test((x, y), difference, vectorized=True, n_resamples=np.inf).pvalue
     assert statistics.p_value("permutation", x, y) == pytest.approx(expected)
     assert statistics.is_exact(6, 8)
-    several = statistics.permutation(np.stack([x, y[:6]]), np.stack([y, y]))
+    several = statistics.TESTS["permutation"](np.stack([x, y[:6]]), np.stack([y, y])).pvalue
     assert several[0] == pytest.approx(expected)
     assert not statistics.is_exact(20, 20)
     many = rng.normal(size=(2, 20))
