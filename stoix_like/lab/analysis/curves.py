@@ -118,12 +118,7 @@ def member_curve(member: Member, metric: str, x: str) -> MemberCurve:
         is_lost &= ~finite  # What came before, between two evaluations, counts.
     is_lost |= is_last and not finite.any()
     kept = finite | is_lost
-    return MemberCurve(
-        np.asarray(points, np.float64)[kept] - (start or 0.0),
-        values[kept],
-        is_lost[kept],
-        is_last,
-    )
+    return MemberCurve(np.asarray(points, np.float64)[kept] - (start or 0.0), values[kept], is_lost[kept], is_last)
 
 
 def _has_diverged(member: Member, env_steps: Sequence[float]) -> np.ndarray:

@@ -36,12 +36,8 @@ _WIDTH, _LINE_HEIGHT = 14.0, 2.2  # inches of the figure, and of one row of pane
 def draw_dream(episode: DreamedEpisode) -> Figure:
     """Draw an episode, and what the world model predicts of it from its first observations and all actions.
 
-    Args:
-        episode: from `dream_episode`.
-
-    Returns:
-        The figure: of images truth, dream and difference in some steps; of other observations one panel per feature;
-        the reward, and the probability that the episode continues.
+    Of images, these are truth, dream and difference in some steps; of other observations, one panel per feature;
+    then the reward, and the probability that the episode continues.
     """
     shown, numbers = pictures(episode), lines(episode, _MAX_FEATURES)
     columns = min(len(numbers), _COLUMNS)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis import plots, population_plots
-from stoix_like.lab.analysis.groups import AlgorithmRuns, sections
+from stoix_like.lab.analysis.groups import AlgorithmRuns, runs_of, sections
 from stoix_like.storage.differences import names_of_keys, words_of
 from stoix_like.storage.files import check_writable, write_bytes
 from stoix_like.storage.recorded_runs import Member, differing_keys, evolves, identity
@@ -113,10 +113,9 @@ def _populations(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[str, list[Me
 
 
 def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[..., Any]]:
-    runs = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
     panels: list[Callable[..., Any]] = [
         partial(population_plots.lineage, run, name)
-        for run in runs.values()
+        for run in runs_of(algorithms)
         if evolves(run)
         for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]
     ]

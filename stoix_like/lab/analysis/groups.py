@@ -45,14 +45,9 @@ class AlgorithmRuns(NamedTuple):
         return tuple(itertools.chain(*self.tasks.values()))
 
     def scores(self, task: str, kind: str = "final") -> np.ndarray:
-        """Return one mean episode return per member.
+        """Return the mean episode returns `[S]` of the members on a task; NaN where one diverged.
 
-        Args:
-            task: the environment.
-            kind: `final` for the last evaluation, `best` for the best policy's.
-
-        Returns:
-            `[S]` returns; NaN where a member diverged.
+        `kind`: `final` for the last evaluation, `best` for the best policy's.
         """
         return np.asarray([member.score(kind) for member in self.tasks[task]], np.float64)
 
@@ -131,6 +126,11 @@ def _twice(first: Member, second: Member, by: Sequence[str]) -> str:
     return f"seed {first.seed} occurs in several hyperparameter settings of {first.run.directory}: add {keys}"
 
 
+def runs_of(algorithms: Iterable[AlgorithmRuns]) -> list[Run]:
+    """Return the runs of algorithms, each once."""
+    return list({member.run.directory: member.run for one in algorithms for member in one.members}.values())
+
+
 def common_tasks(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
     """Return the environments that every algorithm was trained on."""
     tasks = [task for task in algorithms[0].tasks if all(task in algorithm.tasks for algorithm in algorithms)]
@@ -187,13 +187,13 @@ def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict
     return {key: value for key, value in chosen.items() if is_below(key, by)}
 
 
-def check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
+def check_keys(keys: Sequence[str], runs: Sequence[Run], option: str = "--by") -> None:
     """Refuse keys that no configuration of the runs has."""
     known = {key for run in runs for key, _ in flatten(run.config)}
     parents = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
-    for key in by:
+    for key in keys:
         if key not in known | parents:
-            raise ConfigError(f"--by {key} is not a key of these runs: {nearest(key, known | parents)}")
+            raise ConfigError(f"{option} {key} is not a key of these runs: {nearest(key, known | parents)}")
 
 
 def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:

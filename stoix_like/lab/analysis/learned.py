@@ -42,10 +42,7 @@ def policy_slice(taken: Slice, *, of: int | None = None, deviation: bool = False
         taken: from `take_slice`.
         of: the discrete action to draw the probability of, None for the most likely one; of others the entry.
         deviation: draw the standard deviation of the entry.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
+        ax: axes to draw into; None for new ones.
     """
     axes = new_axes(ax)
     discrete = isinstance(taken.policy.action_space, Discrete)
@@ -73,10 +70,7 @@ def critic_slice(taken: Slice, *, of: int | None = None, ax: Axes | None = None)
         taken: from `take_slice`.
         of: over two features, the action to draw the values of; None for state values, or the largest of all
             actions.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
+        ax: axes to draw into; None for new ones.
 
     Raises:
         ConfigError: the run has no critic.
@@ -111,18 +105,7 @@ def values_of(taken: Slice) -> np.ndarray:
 def trajectories(
     policy: Policy, visits: Visits, features: Sequence[Feature], *, episodes: int = _MAX_PATHS, ax: Axes | None = None
 ) -> Axes:
-    """Plot visited states: over steps for one feature, as paths for two, with dots at the starts.
-
-    Args:
-        policy: the policy.
-        visits: its episodes.
-        features: one or two features.
-        episodes: largest number of episodes to draw.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-    """
+    """Plot visited states of some episodes: over steps for one feature, as paths for two, with dots at the starts."""
     axes = new_axes(ax)
     view = view_of(visits.observation)
     columns = [feature.read(view) for feature in features]
@@ -139,17 +122,7 @@ def trajectories(
 
 
 def histogram(values: np.ndarray, label: str, *, names: Sequence[str] = (), ax: Axes | None = None) -> Axes:
-    """Plot a histogram.
-
-    Args:
-        values: `[M]` numbers, or integers below the number of `names`.
-        label: what they are.
-        names: names of the integers.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-    """
+    """Plot a histogram of numbers `[M]`, or of integers below the number of `names`."""
     axes = new_axes(ax)
     if names:
         counts = np.bincount(values.astype(int).ravel(), minlength=len(names))
@@ -163,19 +136,7 @@ def histogram(values: np.ndarray, label: str, *, names: Sequence[str] = (), ax: 
 
 
 def draw_policy(policy: Policy, features: Sequence[str] = (), **options: Any) -> Figure:
-    """Draw a policy over one or two features, with a panel for each part of the action.
-
-    Args:
-        policy: from `load_policy`.
-        features: see `take_slice`.
-        options: further arguments of `take_slice`.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ConfigError: see `take_slice`.
-    """
+    """Draw a policy over one or two features, with a panel for each part of the action; see `take_slice`."""
     taken = take_slice(policy, features, **options)
     space = policy.action_space
     panels: list[dict[str, Any]]
@@ -193,19 +154,7 @@ def draw_policy(policy: Policy, features: Sequence[str] = (), **options: Any) ->
 
 
 def draw_critic(policy: Policy, features: Sequence[str] = (), **options: Any) -> Figure:
-    """Draw a critic over one or two features, with a panel for each action that it has values of.
-
-    Args:
-        policy: from `load_policy`.
-        features: see `take_slice`.
-        options: further arguments of `take_slice`.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ConfigError: see `take_slice`; or the run has no critic.
-    """
+    """Draw a critic over one or two features, with a panel for each action that it has values of; see `take_slice`."""
     taken = take_slice(policy, features, **options)
     panels: list[int | None] = [None]
     values = values_of(taken)
@@ -222,9 +171,6 @@ def draw_trajectory(policy: Policy, features: Sequence[str] = (), *, visits: Vis
         features: names of up to four features; by default the first four that the environment names, or the two entries
             that vary most.
         visits: from `policy.play`; by default ten episodes.
-
-    Returns:
-        The figure.
 
     Raises:
         ConfigError: a feature is unknown.

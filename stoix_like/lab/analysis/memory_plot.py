@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis import plots
-from stoix_like.lab.analysis.groups import read_evaluated
+from stoix_like.lab.analysis.groups import check_keys, read_evaluated
 from stoix_like.lab.analysis.scores import count_diverged, lowest
 from stoix_like.storage.differences import BUDGETS
 from stoix_like.storage.recorded_runs import Member, differing_keys, flatten, samples, settings
@@ -103,23 +103,14 @@ def draw_memory(
 ) -> Figure:
     """Draw the return over the length of a task: a panel per environment, a line per cell, a band over seeds.
 
-    Args:
-        paths: run directories, or directories that contain runs.
-        key: dotted key of the length; None for the number in `env.kwargs` that differs.
-        kind: `final` or `best`, the return of a seed.
-        by: further dotted keys that tell lines apart.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ConfigError: the runs cannot be read, or do not fit on one picture.
+    `key`: dotted key of the length; None: the number in `env.kwargs` that differs.
+    `kind`: `final` or `best`, the return of a seed.
+    `by`: further dotted keys that tell lines apart.
     """
-    members = list(itertools.chain.from_iterable(map(samples, read_evaluated(paths))))
-    known = {name for member in members for name, _ in flatten(member.run.config)}
-    for option, name in [("--x", key)] * (key is not None) + [("--by", name) for name in by]:
-        if name not in known:
-            raise ConfigError(f"{option} {name} is not a key of these runs: {nearest(str(name), known)}")
+    runs = read_evaluated(paths)
+    check_keys(by, runs)
+    check_keys([] if key is None else [key], runs, "--x")
+    members = list(itertools.chain.from_iterable(map(samples, runs)))
     key = key or varied_length(members)
     tasks = returns_over_lengths(members, key, kind, by)
     figure = Figure(figsize=(_WIDTH * len(tasks), _HEIGHT), layout="constrained")

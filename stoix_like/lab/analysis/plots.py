@@ -26,6 +26,7 @@ from stoix_like.storage.recorded_runs import RETURN
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time after the first evaluation, in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
+_TITLES = {RETURN: "mean episode return"}
 _NUM_POINTS = 101
 # Bands over the resamples of every point of a curve need fewer of them than a table.
 NUM_RESAMPLES = 2000
@@ -60,10 +61,7 @@ def learning_curves(
             deviation), `error` (standard error) or `none`.
         test: for two algorithms, mark where one of `statistics.TESTS` decides at `level`, corrected for all points.
         level: significance level; the bootstrap interval has the confidence 1 - level.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
+        ax: axes to draw into; None for new ones.
 
     Raises:
         ConfigError: an argument is unknown, no run has the metric, or a seed starts after another one ends.
@@ -85,7 +83,7 @@ def learning_curves(
     if test is not None and len(curves) == 2:
         _mark_differences(axes, shown, task, metric, x, test, level)
     _label_x(axes, x, shown)
-    axes.set_ylabel(_title(metric))
+    axes.set_ylabel(_TITLES.get(metric, metric))
     _say_what(axes, task, center, band, level, max(len(values) for _, _, values in curves))
     _legend(axes)
     return axes
@@ -217,14 +215,8 @@ def performance_profiles(
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.3.
 
-    Args:
-        algorithms: from `read`.
-        kind: `final` or `best`.
-        level: significance level of the bands.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
+    `kind`: `final` or `best`.
+    `level`: significance level of the bands.
     """
     axes = new_axes(ax)
     tasks = common_tasks(algorithms)
@@ -257,17 +249,7 @@ def sample_efficiency(
 
     Returns of several tasks are scaled by the lowest and the highest drawn return of each. A band needs two seeds.
 
-    Args:
-        algorithms: from `read`.
-        metric: name of the metric.
-        level: significance level of the bands.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ConfigError: no run has the metric, or a curve starts after another one of its algorithm ends.
+    `level`: significance level of the bands.
     """
     axes = new_axes(ax)
     tasks = common_tasks(algorithms)
@@ -285,7 +267,7 @@ def sample_efficiency(
             bands = _iqm_band(flat, table.shape[:2], level)
             axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
     _label_x(axes, "env_steps", algorithms)
-    axes.set_ylabel(_title(metric) if len(tasks) == 1 else "scaled return")
+    axes.set_ylabel(_TITLES.get(metric, metric) if len(tasks) == 1 else "scaled return")
     seeds = max(len(values) for _, values in curves.values())
     _say_what(axes, ", ".join(tasks), "iqm", "bootstrap", level, seeds, len(tasks))
     _legend(axes)
@@ -344,8 +326,3 @@ def new_axes(ax: Axes | None) -> Axes:
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def _title(metric: str) -> str:
-    titles = {RETURN: "mean episode return"}
-    return titles.get(metric, metric)

@@ -21,20 +21,7 @@ def hyperparameter_slices(
 ) -> Axes:
     """Plot the return of each member of a population over one of its hyperparameters.
 
-    Diverged members count as the lowest return of all.
-
-    Args:
-        members: the members.
-        name: the hyperparameter.
-        kind: `final` or `best`.
-        title: title of the axes; by default systems and environments.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ConfigError: the hyperparameter does not vary.
+    Diverged members count as the lowest return of all. `kind`: `final` or `best`.
     """
     members = varying(members, [name])
     axes = new_axes(ax)
@@ -54,31 +41,11 @@ def hyperparameter_slices(
 
 
 def heat_map(
-    members: Sequence[Member],
-    first: str,
-    second: str,
-    *,
-    kind: str = "final",
-    title: str = "",
-    ax: Axes | None = None,
+    members: Sequence[Member], first: str, second: str, *, kind: str = "final", title: str = "", ax: Axes | None = None
 ) -> Axes:
-    """Plot the mean return of a grid of two hyperparameters as colours.
+    """Plot the mean return of a population over two hyperparameters as colours; a cell without a member is empty.
 
-    Diverged members count as the lowest return of all.
-
-    Args:
-        members: the members of a population.
-        first: the hyperparameter along the horizontal axis.
-        second: the hyperparameter along the vertical axis.
-        kind: `final` or `best`.
-        title: title of the axes; by default systems and environments.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes; a cell without a member is empty.
-
-    Raises:
-        ConfigError: a hyperparameter does not vary.
+    Diverged members count as the lowest return of all. `kind`: `final` or `best`.
     """
     members = varying(members, [first, second])
     axes = new_axes(ax)
@@ -123,18 +90,7 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     """Plot a hyperparameter of each member over the steps of its budget, where selections change it.
 
     Lines are coloured by the return at the end of each interval; where a member is replaced, a thin line leads from the
-    member that it continues.
-
-    Args:
-        run: a run with `arch.population.pbt`.
-        name: the hyperparameter.
-        ax: axes to draw into; by default new ones.
-
-    Returns:
-        The axes.
-
-    Raises:
-        ConfigError: the run has no such hyperparameter, or trained less than one interval.
+    member that it continues. The run has `arch.population.pbt`.
     """
     key = f"hyperparams/{name}"
     records = [record for record in run.history if key in record]

@@ -20,7 +20,7 @@ from stoix_like.lab.analysis import figures, plots
 from stoix_like.lab.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.lab.analysis.dreams import draw_dream, dream_episode, has_world_model
 from stoix_like.lab.analysis.figures import as_data_url, as_svg
-from stoix_like.lab.analysis.groups import AlgorithmRuns, common_tasks, read, sections
+from stoix_like.lab.analysis.groups import AlgorithmRuns, common_tasks, read, runs_of, sections
 from stoix_like.lab.analysis.scores import keeps_last
 from stoix_like.lab.analysis.selection import FRESH_RUNS, TUNE, describe_fresh, read_selected
 from stoix_like.loggers.formats import center_name
@@ -48,9 +48,7 @@ _MAX_DIFFERENCES = 60
 
 def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animation: bool = True) -> None:
     """Write a self-contained page: summary, curves, returns, configurations, best policy, timing and versions."""
-    if out.suffix != ".html":
-        raise ConfigError(f"--out {out}: the ending must be .html")
-    figures.check_output(out)
+    figures.check_output(out, (".html",))
     given = list(paths)
     algorithms = read(given, by)
     tasks = dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks)
@@ -136,7 +134,7 @@ def _differ(algorithms: Sequence[AlgorithmRuns]) -> bool:
 
 def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Draw the ratings of checkpoints, and list the ratings of members; empty without ladders."""
-    found = [(str(run.directory), record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
+    found = [(str(run.directory), record) for run in runs_of(algorithms) for record in read_ladders(run.directory)]
     rated = {name: record for name, record in found if record["of"] == "checkpoints"}
     parts = [_figure(partial(plots.elo, rated))] if rated else []
     for name, record in found:
@@ -175,8 +173,8 @@ def _returns(algorithms: Sequence[AlgorithmRuns]) -> str:
         for task, members in algorithm.tasks.items()
         for member in members
     ]
-    head = ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "absolute metric", "failure"]
-    kept = [keeps_last(run) for run in _runs(algorithms)]
+    head = ["algorithm", "environment", "seed", *varied, "last evaluation", "absolute metric", "failure"]
+    kept = [keeps_last(run) for run in runs_of(algorithms)]
     measured = "last" if all(kept) else "best parameters, of offline runs the last" if any(kept) else "best"
     meaning = f"the mean episode return of the {measured} parameters, once more, on ten times as many episodes"
     return _table(head, rows) + f'<p class="note">Absolute metric: {meaning}.</p>'
@@ -190,16 +188,15 @@ def _varied(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
 def _differences(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Return a table of the keys in which the configurations differ; empty for a single configuration."""
     hidden = ("arch.seed", "logger", "checkpoint", "arch.compile_cache")
-    runs = _runs(algorithms)
+    runs = runs_of(algorithms)
     configs = [{key: value for key, value in flatten(run.config) if not is_below(key, hidden)} for run in runs]
     keys = differing_keys(configs)
-    rows = [[key, *(_value(config, key) for config in configs)] for key in keys[:_MAX_DIFFERENCES]]
+    rows = [
+        [key, *(json.dumps(config[key]) if key in config else "–" for config in configs)]
+        for key in keys[:_MAX_DIFFERENCES]
+    ]
     more = f'<p class="note">{len(keys) - _MAX_DIFFERENCES} more keys</p>' if len(keys) > _MAX_DIFFERENCES else ""
     return _table(["key", *(run.directory.name for run in runs)], rows) + more if rows else ""
-
-
-def _value(config: dict[str, Any], key: str) -> str:
-    return json.dumps(config[key]) if key in config else "–"
 
 
 def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
@@ -229,7 +226,7 @@ def _is_named(member: Member) -> bool:
 def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Name the best hyperparameter setting of each population that varies any."""
     name, lines = "eval/episode_return", []
-    for run in _runs(algorithms):
+    for run in runs_of(algorithms):
         point, points = run.summary.get("population/best_point"), run.summary.get("population/points", ())
         # On fresh seeds, nothing is selected.
         is_fresh = any(path.name == FRESH_RUNS and (path.parent / TUNE).exists() for path in run.directory.parents)
@@ -284,7 +281,7 @@ def _dream(member: Member) -> str:
 
 def _timing(algorithms: Sequence[AlgorithmRuns]) -> str:
     head = ["run", "status", "started", "steps", "seconds", "of which compiling", "steps per second", "devices"]
-    return _table(head, list(map(_timing_row, _runs(algorithms)))) + _phases(algorithms)
+    return _table(head, list(map(_timing_row, runs_of(algorithms)))) + _phases(algorithms)
 
 
 def _timing_row(run: Run) -> list[str]:
@@ -305,7 +302,7 @@ def _timing_row(run: Run) -> list[str]:
 
 def _phases(algorithms: Sequence[AlgorithmRuns]) -> str:
     """Return a table of the seconds that each phase of each run took; empty for runs without them."""
-    timings = {run.directory: run.summary["timing"] for run in _runs(algorithms) if "timing" in run.summary}
+    timings = {run.directory: run.summary["timing"] for run in runs_of(algorithms) if "timing" in run.summary}
     if not timings:
         return ""
     phases = list(dict.fromkeys(phase for timing in timings.values() for phase in timing))
@@ -318,7 +315,7 @@ def _phases(algorithms: Sequence[AlgorithmRuns]) -> str:
 
 
 def _versions(algorithms: Sequence[AlgorithmRuns]) -> str:
-    runs = [run for run in _runs(algorithms) if run.summary]
+    runs = [run for run in runs_of(algorithms) if run.summary]
     recorded = [run.summary.get("versions", {}) for run in runs]
     # Packages of a suite are recorded for its own runs.
     rows = [
@@ -326,11 +323,6 @@ def _versions(algorithms: Sequence[AlgorithmRuns]) -> str:
         for name in dict.fromkeys(itertools.chain(*recorded))
     ]
     return _table(["package", "version"], rows) if rows else ""
-
-
-def _runs(algorithms: Sequence[AlgorithmRuns]) -> list[Run]:
-    found = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
-    return list(found.values())
 
 
 def _number(value: Any) -> str:

@@ -19,7 +19,6 @@ from stoix_like.policies.visits import Visits
 OTHERS = ("typical", "sampled")
 # Points along each axis, for slices over one and over two features.
 _POINTS = {1: 201, 2: 61}
-_MIN_POINTS = 2
 # Visited states that a slice averages over.
 _NUM_SAMPLED = 32
 # Observations per call of the policy.
@@ -68,16 +67,11 @@ def take_slice(
         visits: from `policy.play`; by default ten episodes.
         points: points along each axis, at least 2.
 
-    Returns:
-        The slice.
-
     Raises:
         ConfigError: a feature is unknown, or an argument is out of range.
     """
     if others not in OTHERS:
         raise ConfigError(f"others={others} is unknown: {nearest(others, OTHERS)}")
-    if points is not None and points < _MIN_POINTS:
-        raise ConfigError(f"points={points} must be at least {_MIN_POINTS}")
     visits = policy.play() if visits is None else visits
     chosen = choose_features(policy, features, visits)
     fixed = dict(fixed or {})
