@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 import tempfile
 import time
@@ -66,16 +65,12 @@ class Cost(NamedTuple):
 
 def parse_budget(text: str | float) -> Budget:
     """Read a budget."""
-    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(s|min|h|)\s*", str(text))
-    try:
-        value = float(found[1]) if found else math.nan
-    except ValueError:
-        value = math.nan
-    if not found or not value > 0.0 or not math.isfinite(value):
+    found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*(s|min|h|)\s*", str(text))
+    if found is None:
         raise ConfigError(f"budget={text} must be {_FORMS}")
     if not found[2]:
-        return Budget(steps=value)
-    if (seconds := value * _UNITS[found[2]]) < _LEAST_SECONDS:
+        return Budget(steps=float(found[1]))
+    if (seconds := float(found[1]) * _UNITS[found[2]]) < _LEAST_SECONDS:
         raise ConfigError(f"budget={text} is too short: compiling alone takes about a minute, use at least 2min")
     return Budget(seconds=seconds)
 

@@ -9,12 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from stoix_like.errors import ConfigError, listed, nearest
 from stoix_like.foreign_keys import rows_of
@@ -70,10 +65,7 @@ def parse_space(space: Mapping[str, Any], known: Collection[str], floats: Collec
 
 def as_json(space: Any) -> Any:
     """Return a search space as it is read from a file: with lists in place of tuples."""
-    try:
-        return json.loads(json.dumps(space))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{KEY}={space} has values that no file can hold ({error}): use numbers and texts") from error
+    return json.loads(json.dumps(space))
 
 
 def _parameter(name: str, given: Any, known: Collection[str], floats: Collection[str]) -> Parameter:

@@ -187,14 +187,12 @@ class Sweep:
         self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
         self.directory = Path(config.dir)
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
-        self._shapes = shapes
-        self._check_settings(shapes)
-        self._created: list[Path] = []
+        self._check_settings()
         logging.getLogger("optuna").setLevel(logging.WARNING)
         self._check_directory()
         self.search = self._make_search(shapes)
 
-    def _check_settings(self, shapes: Sequence[Shape] | None) -> None:
+    def _check_settings(self) -> None:
         config = self.config
         if any(parameter.key == "arch.seed" for parameter in self.parameters):
             raise ConfigError(f"{KEY}.arch.seed: a seed is not optimised: use sweep.seeds")
@@ -221,12 +219,12 @@ class Sweep:
             self.study,
             Sampling(self.parameters, shapes, config.sampler, config.seed),
             self.runner,
-            trials=config.trials,
-            parallel=config.parallel,
-            size=population_size(config.population, config.trials, config.parallel, len(shapes or ())),
-            seeds=config.seeds,
-            seed=self.seed,
-            objective=config.objective,
+            config.trials,
+            config.parallel,
+            population_size(config.population, config.trials, config.parallel, len(shapes or ())),
+            config.seeds,
+            self.seed,
+            config.objective,
         )
 
     def _check_directory(self) -> None:
@@ -238,7 +236,6 @@ class Sweep:
                     f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory"
                 )
             check_place(self.directory, "sweep.dir")
-            self._created = [one for one in (self.directory, *self.directory.parents) if not one.exists()]
             self.directory.mkdir(parents=True, exist_ok=True)
         with self._locked():
             self._check_recorded(self.directory / SETTINGS)
@@ -270,15 +267,10 @@ class Sweep:
             return
         for name in (SETTINGS, STUDY, LOCK):
             (self.directory / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another process writes there
-            for directory in self._created:
-                directory.rmdir()
 
     def run(self) -> SweepResult:
         """Train the trials that are left, and the best one again on fresh seeds."""
         with self._locked():
-            if not (self.directory / SETTINGS).exists():
-                raise ConfigError(f"sweep.dir={self.directory} was removed by another process: try again")
             try:
                 return self._run()
             except ConfigError:
@@ -326,27 +318,15 @@ class Sweep:
             wanted = self.config.fresh_seeds
             stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
-            of_runs = self._traced(), stop - start, first, self.config.objective
+            of_runs = self.search.traced, stop - start, first, self.config.objective
             found += train_again(self.runner, name, [best.params], *of_runs)[0]
         return found[: self.config.fresh_seeds]
 
-    def _traced(self) -> list[str]:
-        return [parameter.key for parameter in self.parameters if parameter.traced]
-
     def _check_fresh(self) -> None:
         """Refuse fresh seeds that cannot train as one population, before the search has been paid for."""
-        seeds, trials = self.config.fresh_seeds, self.study.get_trials(deepcopy=False)
-        if not seeds:
-            return
-        setting = (
-            trials[0].params
-            if trials
-            else {
-                **(self._shapes or ({},))[0],
-                **{parameter.key: parameter.grid(2)[0] for parameter in self.parameters if parameter.traced},
-            }
-        )
-        self.runner.check_population(setting, self._traced(), seeds, "sweep.fresh_seeds")
+        if seeds := self.config.fresh_seeds:
+            setting = self.study.get_trials(deepcopy=False)[0].params
+            self.runner.check_population(setting, self.search.traced, seeds, "sweep.fresh_seeds")
 
     def _note_inert(self, job: Job, setup: RunSetup) -> None:
         """Report what varies without an effect."""

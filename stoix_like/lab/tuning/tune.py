@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -152,20 +153,16 @@ def tune(
         return _Tuning(where, request, config, plan, parameters, default).run()
 
 
+@dataclasses.dataclass
 class _Tuning:
     """The stages of `tune` in their directory."""
 
-    def __init__(
-        self,
-        directory: Path,
-        request: Request,
-        config: RunConfig,
-        plan: BudgetStages,
-        parameters: Sequence[Parameter],
-        default: Mapping[str, float],
-    ) -> None:
-        self.directory, self.request, self.config, self.plan = directory, request, config, plan
-        self.parameters, self.default, self.of_runs = parameters, dict(default), request.of_runs
+    directory: Path
+    request: Request
+    config: RunConfig
+    plan: BudgetStages
+    parameters: Sequence[Parameter]
+    default: dict[str, float]  # the configured setting
 
     def run(self) -> TuneResult:
         """Train what is left of the stages, and write what was found."""
@@ -202,12 +199,9 @@ class _Tuning:
 
     def _select(self, study: optuna.Study) -> tuple[dict[str, float], float]:
         """Train the best settings and the configured one on further seeds; return the best, and its return there."""
-        whole = complete(study)
-        ranked = sorted(whole, key=lambda trial: -(trial.value or 0.0))
-        settings = [
-            self.default,
-            *(dict(trial.params) for trial in ranked[: budgets.count_finalists(self.plan.slots) - 1]),
-        ]
+        ranked = sorted(complete(study), key=lambda trial: -(trial.value or 0.0))
+        others = ranked[: budgets.count_finalists(self.plan.slots) - 1]
+        settings = [self.default, *(dict(trial.params) for trial in others)]
         returns = self._retrain("finalists", settings, FINALISTS)
         centers = list(map(_center, returns))
         best = centers.index(max(centers))
@@ -227,7 +221,7 @@ class _Tuning:
     def _overrides(self, stage: str) -> list[str]:
         progress = {"_target_": _PROGRESS, "stage": stage, "seeds": 1 if stage == "search" else self.plan.seeds}
         callbacks = to_overrides({"callbacks": [*self.config.callbacks, progress]})
-        return [*self.of_runs, *callbacks]
+        return [*self.request.of_runs, *callbacks]
 
     def _write(self, result: TuneResult) -> None:
         """Write the tuned setting, also as an experiment, the returns on fresh seeds, and the picture."""
@@ -307,17 +301,14 @@ def _environment(env: Any) -> list[str]:
         if "env._target_=''" in found:
             raise ConfigError("env: tuning resumes in other processes: pass a class or function that can be imported")
         return found
-    names = group_choices("env")
-    if env in names or "." not in env or "/" in env:
-        return [f"env={env}"]
-    return [f"env._target_={env}"]
+    is_path = "." in env and "/" not in env and env not in group_choices("env")
+    return [f"env._target_={env}" if is_path else f"env={env}"]
 
 
 def _evaluations(overrides: Sequence[str]) -> list[str]:
     """Return the override with few evaluations, the last of which counts; none where the user has set their number."""
-    if any(one.key_or_group == _EVALUATIONS for one in parse_overrides(list(overrides))):
-        return []
-    return [f"{_EVALUATIONS}=4"]
+    is_given = any(one.key_or_group == _EVALUATIONS for one in parse_overrides(overrides))
+    return [] if is_given else [f"{_EVALUATIONS}=4"]
 
 
 def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] | None) -> dict[str, Any]:
