@@ -89,7 +89,7 @@ def collect(
         HostEnvironmentError: an environment on the host failed.
     """
     policy = str(policy)  # environment steps may be a number
-    behaviour = _check(steps, policy, noise, replay, seed, num_envs)
+    behaviour = _check(policy, noise, replay, seed)
     if format not in FORMATS:
         raise ConfigError(f"format={format} is unknown: use {' or '.join(FORMATS)}")
     if out is not None:
@@ -124,11 +124,7 @@ def collect(
     return data
 
 
-def _check(steps: int, policy: str, noise: float, replay: bool, seed: int, num_envs: int) -> _Behaviour:
-    if steps < 1 or num_envs < 1:
-        raise ConfigError(f"steps={steps} and num_envs={num_envs} must be at least 1")
-    if not 0.0 <= noise < float("inf"):
-        raise ConfigError(f"noise={noise} must be at least 0: use 0.1")
+def _check(policy: str, noise: float, replay: bool, seed: int) -> _Behaviour:
     if replay and (policy != "best" or noise):
         raise ConfigError(f"replay=True takes what was stored, and policy={policy}, noise={noise:g} would act: use one")
     check_seed(seed)

@@ -64,7 +64,9 @@ def ladder(
     `which`: of members, `last` (None), `best` or the environment steps of a kept checkpoint.
     Returns the results: `players`, each with its `elo`, `elo_ci_low`, `elo_ci_high` and mean `score`.
     """
-    _check(games, openings, neighbours, seed)
+    if games < 2 or games % 2:
+        raise ConfigError(f"games={games} must be even, as each opening is played from both seats: use 100")
+    check_seed(seed)
     if which is not None and not members:
         raise ConfigError(f"which={which} selects a checkpoint of members, but all checkpoints play: leave it out")
     run = open_run(run_dir, trust, env)
@@ -130,16 +132,6 @@ def describe(record: Mapping[str, Any]) -> str:
     if record["path"] is not None:
         lines.append(f"  written to {record['path']}")
     return "\n".join(lines)
-
-
-def _check(games: int, openings: int, neighbours: int | None, seed: int) -> None:
-    if games < 2 or games % 2:
-        raise ConfigError(f"games={games} must be even, as each opening is played from both seats: use 100")
-    if openings < 0:
-        raise ConfigError(f"openings={openings} must be at least 0")
-    if neighbours is not None and neighbours < 1:
-        raise ConfigError(f"neighbours={neighbours} must be at least 1")
-    check_seed(seed)
 
 
 def _checkpoints(run: TrainedRun, member: int | str | None) -> list[_Player]:

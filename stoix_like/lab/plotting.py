@@ -243,12 +243,7 @@ KINDS = {
         "episodes of a policy, and histograms of rewards, actions and returns", _add_trajectory, _draw_policy
     ),
     "search": PlotKind("what the search of a step found, and the values over steps", _add_search, _draw_search),
-    "dream": PlotKind(
-        "what a world model predicts of an episode",
-        _add_dream,
-        _draw_dream,
-        animations=(".gif", ".mp4"),
-    ),
+    "dream": PlotKind("what a world model predicts of an episode", _add_dream, _draw_dream, (".gif", ".mp4")),
     "memory": PlotKind("returns over the length of a task, a line per cell", _add_memory, _draw_memory),
 }
 """The kinds by name."""

@@ -87,8 +87,6 @@ def test_evaluations_count_the_games_against_an_opponent(run):
     ("options", "message"),
     [
         ({"games": 3}, "games=3 must be even"),
-        ({"openings": -1}, "openings=-1 must be at least 0"),
-        ({"neighbours": 0}, "neighbours=0 must be at least 1"),
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"members": True}, "has one member"),
         ({"which": "best"}, "which=best selects a checkpoint of members, but all checkpoints play"),

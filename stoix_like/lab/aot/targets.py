@@ -27,11 +27,7 @@ class Target(NamedTuple):
         if self.platform == "tpu":
             return self.memory
         given = os.environ.get("XLA_CLIENT_MEM_FRACTION") or os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or "0.75"
-        try:
-            fraction = float(given)
-        except ValueError:
-            raise ConfigError(f"XLA_CLIENT_MEM_FRACTION={given}: use a number such as 0.75") from None
-        return int(fraction * self.memory)
+        return int(float(given) * self.memory)
 
     @property
     def bandwidth(self) -> float:

@@ -64,7 +64,4 @@ def test_a_run_gets_the_part_of_a_gpu_that_jax_reserves(monkeypatch):
     assert target.usable == 750
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".9")
     assert target.usable == 900
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "most")
-    with pytest.raises(ConfigError, match="XLA_CLIENT_MEM_FRACTION=most: use a number"):
-        _ = target.usable
     assert targets.find_target("v5e-4")._replace(memory=1000).usable == 1000
