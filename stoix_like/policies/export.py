@@ -19,12 +19,6 @@ from stoix_like.storage.files import write_bytes
 
 FORMATS = ("stablehlo", "onnx", "npz")
 _CHECKED_BATCHES = (1, 32)
-# Endings of formats that other programs would try to read.
-_OTHER_FORMATS = (
-    *(".pt", ".pt2", ".pth", ".torchscript", ".tflite", ".keras", ".h5", ".hdf5", ".pb", ".safetensors"),
-    *(".mlir", ".hlo", ".mlmodel", ".mlpackage", ".engine", ".plan", ".msgpack", ".pkl", ".pickle", ".npy"),
-    *(".gguf", ".json", ".yaml", ".yml", ".txt", ".zip", ".gif"),
-)
 
 
 def export_policy(policy: Exportable, path: str | Path, format: str | None = None) -> Path:
@@ -46,14 +40,13 @@ def export_policy(policy: Exportable, path: str | Path, format: str | None = Non
 
 def choose_format(path: Path, format: str | None = None) -> str:
     """Return the format of a file. `format`: one of `FORMATS`; None: from the ending, or `stablehlo`."""
-    ending = path.suffix.lower()
-    if format is None and ending not in ("", *_OTHER_FORMATS, *(f".{name}" for name in FORMATS)):
+    ending = path.suffix.lower().removeprefix(".")
+    if format is None and ending not in ("", *FORMATS):
         raise ConfigError(f"path={path} has an unknown ending: use .{', .'.join(FORMATS)}, or name the format")
-    if format is None:
-        format = ending[1:] if ending[1:] in FORMATS else "stablehlo"
+    format = format or ending or "stablehlo"
     if format not in FORMATS:
         raise ConfigError(f"format={format} is unknown: {nearest(format, FORMATS)}")
-    if ending in (*_OTHER_FORMATS, *(f".{name}" for name in FORMATS if name != format)):
+    if ending != format and ending in FORMATS:
         raise ConfigError(
             f"path={path} ends like a {path.suffix} file, but holds {format}: use {path.with_suffix('.' + format).name}"
         )

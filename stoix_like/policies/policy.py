@@ -125,29 +125,16 @@ class Policy(Exportable):
 
     @abstractmethod
     def __call__(self, observation: Any, *args: Any, **kwargs: Any) -> Any:
-        """Choose actions.
+        """Choose actions; see the subclasses for further arguments.
 
-        Args:
-            observation: `[..., *observation_space.shape]`, with any batch axes; an array, or a dictionary of arrays
-                where the space is a `Dict`, or an `Observation` if the environment has an action mask or counts steps.
-            args: see the subclasses.
-            kwargs: see the subclasses.
+        `observation`: `[..., *observation_space.shape]`, with any batch axes; an array, or a dictionary of arrays where
+        the space is a `Dict`, or an `Observation` if the environment has an action mask or counts steps.
         """
 
     def inspect(self, observation: Any) -> Inspection:
-        """Return what the policy and the critic say about observations, each the first of an episode.
+        """Return what the policy and the critic say about observations, each the first of an episode, as host arrays.
 
         Values of actor-critic systems with action values belong to the modes of the policy.
-
-        Args:
-            observation: see `__call__`.
-
-        Returns:
-            The actions, probabilities, deviations and values, as host arrays.
-
-        Raises:
-            ConfigError: the system does not implement `inspect`.
-            ValueError: see `__call__`.
         """
         if self._system.inspect is None:
             raise ConfigError(f"{self.name}: the system has no `inspect`, which pictures of policies and critics need")
@@ -159,19 +146,8 @@ class Policy(Exportable):
     def play(self, episodes: int = 10, seed: int = 0) -> Visits:
         """Play whole episodes in the environments of evaluation, and keep every step.
 
-        Args:
-            episodes: number of episodes, at least 1.
-            seed: seed of the start states and of sampled actions, below 2**32.
-
-        Returns:
-            Observations, actions, rewards and returns.
-
-        Raises:
-            ConfigError: an argument is out of range.
-            HostEnvironmentError: an environment on the host failed.
+        `seed`: of the start states and of sampled actions, below 2**32.
         """
-        if episodes < 1:
-            raise ConfigError(f"episodes={episodes} must be at least 1")
         if self.agent is not None:
             raise ConfigError(f"this is only the policy of agent {self.agent}: load it without agent to play games")
         check_seed(seed)
@@ -184,12 +160,7 @@ class Policy(Exportable):
             self._built_env.close()
 
     def with_state(self, shared: Any, env_steps: int) -> Self:
-        """Return this policy with another trained state; compiled functions are shared.
-
-        Args:
-            shared: a state with the structure of this policy's own.
-            env_steps: environment steps that it was trained for.
-        """
+        """Return this policy with another trained state of the same structure; compiled functions are shared."""
         policy = copy.copy(self)
         policy._shared, policy.env_steps, policy.selected = shared, env_steps, ""
         return policy
@@ -274,9 +245,6 @@ class Policy(Exportable):
         Args:
             path: path of the file, such as `policy.stablehlo`; overwritten if it exists.
             format: `stablehlo`, `onnx` or `npz`; by default from the ending, or `stablehlo`.
-
-        Returns:
-            The path.
 
         Raises:
             ConfigError: if the path ends like a file of another format, or the format cannot hold this policy, or every
@@ -383,9 +351,7 @@ class Policy(Exportable):
     ) -> tuple[Observation, tuple[int, ...]]:
         """Flatten the batch axes of an observation to one, and return their original shape.
 
-        Args:
-            observation: see `__call__`.
-            wanted: the arrays that are needed, by default `input_shapes`.
+        `wanted`: the arrays that are needed; None: `input_shapes`.
         """
         wanted = self.input_shapes if wanted is None else wanted
         given = observation if isinstance(observation, Observation) else Observation(observation)
@@ -409,15 +375,7 @@ class Policy(Exportable):
         return self._observation_of(dict(zip(wanted, flat, strict=True))), leading[0]
 
     def random_observations(self, key: jax.Array, batch: int) -> Observation:
-        """Draw observations from `observation_space`, with random action masks.
-
-        Args:
-            key: a typed PRNG key.
-            batch: B.
-
-        Returns:
-            The observations `[B, ...]`.
-        """
+        """Draw observations `[batch, ...]` from `observation_space`, with random action masks."""
         wanted = jax.tree.unflatten(self._structure, list(self._shapes.values())).agent_view
 
         def draw(key: jax.Array) -> Observation:

@@ -152,8 +152,9 @@ def _output(policy: Exportable, head: Any) -> _Arrays:
         lower, upper = low, high
     slope = (upper - lower) / np.where(high > low, high - low, 1.0)  # entries of one value have one action
     # Of the squashed output; otherwise the output is the action.
-    first, last = (head.minimum, head.maximum) if _is_squashed(head) else (-1.0, 1.0)
-    middle, half_range = (np.broadcast_to(np.float32(value), shape) for value in _middle_and_half(first, last))
+    ends = (head.minimum, head.maximum) if _is_squashed(head) else (-1.0, 1.0)
+    first, last = (np.asarray(end, np.float32) for end in ends)
+    middle, half_range = (np.broadcast_to(value, shape) for value in ((first + last) / 2, (last - first) / 2))
     return {
         "output": "linear",
         "middle": lower + slope * (middle - low),
@@ -161,11 +162,6 @@ def _output(policy: Exportable, head: Any) -> _Arrays:
         "low": least,
         "high": most,
     }
-
-
-def _middle_and_half(low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:
-    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    return (low + high) / 2, (high - low) / 2
 
 
 def _is_squashed(head: Any) -> bool:
