@@ -164,19 +164,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     waiting.daemon = True
     waiting.start()
     try:
-        record = evaluation.evaluate(
-            args.run_dir,
-            args.episodes,
-            which=args.which,
-            member=args.member,
-            seed=args.seed,
-            render=args.render,
-            opponent=args.opponent,
-            randomize=args.randomize,
-            simulations=args.simulations,
-            policy=args.policy,
-            trust=args.trust,
-        )
+        names = ("which", "member", "seed", "render", "opponent", "randomize", "simulations", "policy", "trust")
+        record = evaluation.evaluate(args.run_dir, args.episodes, **{name: getattr(args, name) for name in names})
     finally:
         waiting.cancel()
     show(evaluation.describe(record))

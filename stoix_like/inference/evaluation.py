@@ -126,7 +126,12 @@ def evaluate(
     run = run if opponent is None else _with_opponent(run, opponent)
     run = run if randomize is None else _with_env(run, randomize_evaluation=randomize)
     run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
-    _check_total(episodes, count_members(run.setup.config) if member == "all" else 1)
+    members = count_members(run.setup.config) if member == "all" else 1
+    if episodes * members > MAX_EPISODES:
+        raise ConfigError(
+            f"member=all: episodes={episodes} of each of {members:,} members are too many: use at most"
+            f" {MAX_EPISODES // members} episodes, or one member"
+        )
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
     if policy is not None and len(trained.members) > 1:
@@ -211,21 +216,9 @@ def _line(record: Mapping[str, Any], unit: str) -> str:
 
 
 def _check(episodes: int, seed: int) -> None:
-    if not isinstance(episodes, int | np.integer):
-        raise ConfigError(f"episodes={episodes} must be an integer")
-    if episodes < 1:
-        raise ConfigError(f"episodes={episodes} must be at least 1")
-    if episodes > MAX_EPISODES:
-        raise ConfigError(f"episodes={episodes} is too large: use at most {MAX_EPISODES}")
+    if not 1 <= episodes <= MAX_EPISODES:
+        raise ConfigError(f"episodes={episodes} must be an integer from 1 to {MAX_EPISODES:,}")
     check_seed(seed)
-
-
-def _check_total(episodes: int, members: int) -> None:
-    if episodes * members > MAX_EPISODES:
-        raise ConfigError(
-            f"member=all: episodes={episodes} of each of {members:,} members are too many: use at most"
-            f" {MAX_EPISODES // members} episodes, or one member"
-        )
 
 
 def _keys(seed: int) -> jax.Array:
@@ -299,14 +292,8 @@ def _play(
         system = setup.build_system(traced if several else lone)
         return system if policy is None else with_policy(system, policy, setup.env.action_space)
 
-    play = make_evaluator(
-        build,
-        setup.env,
-        run.mesh,
-        min(episodes, _BATCH_SIZE),
-        setup.config.arch.max_eval_steps,
-        members,
-    )
+    batch_size, max_steps = min(episodes, _BATCH_SIZE), setup.config.arch.max_eval_steps
+    play = make_evaluator(build, setup.env, run.mesh, batch_size, max_steps, members)
     batches = []
     for batch in range(-(-episodes // _BATCH_SIZE)):
         batch_key = jax.random.fold_in(key, batch)
@@ -328,22 +315,20 @@ def _baseline(policy: str, played: Episodes, other: Episodes) -> dict[str, Any]:
 
 def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, played: Episodes) -> dict[str, Any]:
     config, of_games = run.setup.config, run.setup.spec.num_players == 2
-    per_member = []
-    for index, member in enumerate(trained.members):
-        several = population.num_members > 1
-        identity = {"member": member, "trained_with_seed": population.seeds[member]} if several else {}
-        per_member.append(
-            {
-                **identity,
-                "hyperparams": trained.hyperparams[index],
-                "env_steps": trained.env_steps[index],
-                "selected": trained.selected[index],
-                **_statistics(played.returns[index], played.lengths[index]),
-                **{name: float(values[index].mean()) for name, values in played.measures.items()},
-                **({"measures": list(played.measures)} if played.measures else {}),
-                **(_results(played.returns[index]) if of_games else {}),
-            }
-        )
+    several = population.num_members > 1
+    per_member = [
+        {
+            **({"member": member, "trained_with_seed": population.seeds[member]} if several else {}),
+            "hyperparams": trained.hyperparams[index],
+            "env_steps": trained.env_steps[index],
+            "selected": trained.selected[index],
+            **_statistics(played.returns[index], played.lengths[index]),
+            **{name: float(values[index].mean()) for name, values in played.measures.items()},
+            **({"measures": list(played.measures)} if played.measures else {}),
+            **(_results(played.returns[index]) if of_games else {}),
+        }
+        for index, member in enumerate(trained.members)
+    ]
     common = {
         "system": config.system_name,
         "environment": config.environment_name,
@@ -451,13 +436,13 @@ def write_results(directory: Path, stem: str, record: dict[str, Any]) -> Path | 
 
 def _new_file(directory: Path, stem: str) -> Path:
     """Create an empty file with a name that no other evaluation uses."""
-    number = 1
+    number, path = 1, directory / f"{stem}.json"
     while True:
-        path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
         try:
             path.open("xb").close()
         except FileExistsError:
             number += 1
+            path = directory / f"{stem}-{number}.json"
         else:
             return path
 

@@ -44,8 +44,6 @@ REFUSED = [
     (["--config-dir", "/", "system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
     (["--config-name", "mine"], "use --config-dir"),
     (["-m", "arch.seed=0,1", "--cfg", "job"], "leave one of them out"),
-    (["--resolve"], "change what --cfg prints: add --cfg job, or leave them out"),
-    (["--package", "system", "arch.seed=1"], "change what --cfg prints: add --cfg job, or leave them out"),
     (["-m", "arch.seed=0,1", "logger=[wandb,tensorboard]"], "choose one, last in a list, and switch the others on"),
     (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
     (

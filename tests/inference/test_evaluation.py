@@ -220,9 +220,8 @@ def test_results_are_returned_where_a_drawing_raises(pendulum, played, tmp_path,
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"episodes": 0}, "episodes=0 must be at least 1"),
+        ({"episodes": 0}, "episodes=0 must be an integer from 1 to 1,000,000"),
         ({"which": "7"}, "which=7 is unknown: use best, last, or one of"),
-        ({"episodes": 10**10}, "episodes=10000000000 is too large: use at most 1000000"),
         (
             {"episodes": 333_334, "member": "all"},
             "episodes=333334 of each of 3 members are too many: use at most 333333",
