@@ -186,8 +186,6 @@ def _compare(args: argparse.Namespace) -> str:
 def _ladder(args: argparse.Namespace) -> str:
     from stoix_like.lab import ladder
 
-    if args.trust:
-        make_importable()
     names = ("openings", "neighbours", "members", "which", "member", "seed", "trust")
     return ladder.describe(ladder.ladder(args.run_dir, args.games, **{name: getattr(args, name) for name in names}))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoix_like.cli.options import TRUST, add_run
-from stoix_like.interpreter import make_importable
 
 if TYPE_CHECKING:
     from stoix_like.data.dataset import DataSet
@@ -57,8 +56,6 @@ def count(text: str) -> int:
 def _collect(args: argparse.Namespace) -> str:
     from stoix_like.lab import collect
 
-    if args.trust:
-        make_importable()
     names = ("policy", "noise", "replay", "member", "seed", "num_envs", "out", "format", "trust")
     data = collect.collect(args.run_dir, args.steps, **{name: getattr(args, name) for name in names})
     return f"{describe(data)}\nwritten to {args.out}"

@@ -24,9 +24,6 @@ def fetch(out: Path | None = None, url: str = weights.URL) -> str:
     use = "system.weights=null finds it" if out is None else f"use it with system.weights={path}"
     if path.is_file() and _digest(path.read_bytes()) == weights.SHA256:
         return f"{path} is there already: {use}"
-    if path.is_dir():
-        example = path / weights.default_path().name
-        raise ConfigError(f"--out={path} is a directory: choose a file in it, such as {example}")
     content = _download(url, weights.MAX_BYTES)
     if (found := _digest(content)) != weights.SHA256:
         raise ConfigError(f"--url={url}: the sha256 of the file is {found}, not {weights.SHA256}: nothing is written")

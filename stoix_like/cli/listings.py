@@ -113,10 +113,7 @@ def run_lines(paths: Sequence[Path]) -> list[str]:
     head = ("started", "status", "system", "environment", "seeds", "mean return", "steps", "budget", "time")
     rows = [(*head, "directory", "settings"), *map(_run_row, runs, tasks, tell_apart(runs, tasks))]
     told = any(row[-1] for row in rows[1:])
-    return [
-        *columns(rows if told else [row[:-1] for row in rows]),
-        *(f"unreadable: {problem}" for problem in problems),
-    ]
+    return [*columns(rows if told else [row[:-1] for row in rows]), *(f"unreadable: {problem}" for problem in problems)]
 
 
 def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run `stoix-like`."""
     with program(owns_process=argv is None):
         known, rest = _parse(argv)
+        if getattr(known, "trust", False):
+            make_importable()
         if known.command == "train":
             train(None, rest, owns_process=argv is None)
         elif known.command == "plot":
@@ -156,7 +158,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
-    if args.trust or args.opponent or args.policy:
+    if args.opponent or args.policy:
         make_importable()
     drawing = "" if args.render is None else f", then drawing one to {args.render}"
     said = f"compiling, then playing {args.episodes:,} episodes{drawing} …"
@@ -174,8 +176,6 @@ def _evaluate(args: argparse.Namespace) -> None:
 def _resume(args: argparse.Namespace) -> None:
     from stoix_like.run import experiment
 
-    if args.trust:
-        make_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust, started=STARTED)
 
 
@@ -229,8 +229,6 @@ def _check_env(args: argparse.Namespace) -> None:
     from stoix_like.errors import FaultyEnvironmentError
     from stoix_like.run.host.devices import set_compile_cache
 
-    if args.steps < 1:
-        raise ConfigError(f"--steps={args.steps} must be at least 1")
     config = _parsed(args)
     set_compile_cache(config.arch.compile_cache)
     env = config.env

@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoix_like.interpreter import make_importable
-
 if TYPE_CHECKING:
     from stoix_like.policies.policy import Policy
 
@@ -49,6 +47,4 @@ def load_policy(args: argparse.Namespace, greedy: bool | None = None, agent: int
     """Load the policy that `add_run` and `add_choice` name."""
     from stoix_like.policies import load
 
-    if args.trust:
-        make_importable()
     return load.load_policy(args.run_dir, args.which, args.member, greedy, trust=args.trust, agent=agent)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
-from stoix_like.foreign_keys import rows_of
 from stoix_like.interpreter import exempt_from_collection, make_importable, no_collection
 from stoix_like.overrides import is_hydras, quoted
 
@@ -132,6 +131,7 @@ def _check(args: argparse.Namespace) -> Prepared | None:
     from hydra.types import RunMode
 
     from stoix_like import composition
+    from stoix_like.config import parse_config
 
     extra = config_dirs(args)
     swept = list(composition.expand_sweep(args.overrides, extra)) if args.multirun else [args.overrides]
@@ -146,7 +146,7 @@ def _check(args: argparse.Namespace) -> Prepared | None:
     runs = []
     for number, (chosen, config) in enumerate(zip(swept, composed, strict=True)):
         with composition.hydra_job(config, number if args.multirun else None), _naming_job(chosen, args.overrides):
-            runs.append(_parse(config, chosen, extra))
+            runs.append(parse_config(config))
     if not args.multirun:
         return _prepare_alone(args, composed[0], runs[0])
     alone = [line for line in args.overrides if all(line in chosen for chosen in swept)]
@@ -179,20 +179,6 @@ def _naming_job(chosen: Sequence[str], overrides: Sequence[str]) -> Iterator[Non
         if not (own := [line for line in chosen if line not in overrides and line not in str(error)]):
             raise
         raise ConfigError(f"{' '.join(own)}: {error}") from error
-
-
-def _parse(config: DictConfig, overrides: Sequence[str], extra: Sequence[str]) -> RunConfig:
-    """Parse a configuration; answer a key of another framework that a plus added as the key without the plus."""
-    from stoix_like import composition
-    from stoix_like.config import parse_config
-
-    try:
-        return parse_config(config)
-    except ConfigError as error:
-        unknown = re.match(r"unknown key '([\w.]+)'", str(error))
-        if unknown and (rows_of(unknown[1]) or rows_of(unknown[1].rpartition(".")[2])):
-            composition.compose_config([re.sub(rf"^\++(?={unknown[1]}=)", "", one) for one in overrides], extra)
-        raise
 
 
 def _prepare_alone(args: argparse.Namespace, config: DictConfig, run: RunConfig) -> Prepared:
@@ -235,8 +221,6 @@ def _starts_elsewhere(config: DictConfig) -> bool:
     from omegaconf import OmegaConf
 
     launcher = OmegaConf.select(config, "hydra.launcher._target_")
-    if launcher is None:
-        raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
     if launcher.endswith(".SlurmLauncher") and shutil.which("srun") is None:
         raise ConfigError(
             "hydra/launcher=submitit_slurm: there is no srun here: start it on a node of the cluster, or use joblib"

@@ -51,6 +51,8 @@ def plot(words: Sequence[str]) -> str:
     style.add_argument("--width", type=float, help="width in inches (default: 7 for each panel)")
     style.add_argument("--dpi", type=int, default=150, help="dots per inch of a .png (default: 150)")
     args = parser.parse_args(rest, known)
+    if getattr(args, "trust", False):
+        make_importable()
     from stoix_like.lab.analysis import figures
 
     figures.check_output(args.out, endings)
@@ -184,8 +186,6 @@ def _draw_search(args: argparse.Namespace) -> Figure:
     from stoix_like.lab.analysis.searches import draw_search
     from stoix_like.lab.searches import search_episode
 
-    if args.trust:
-        make_importable()
     options = {"seed": args.seed, "simulations": args.simulations, "trust": args.trust}
     episode = search_episode(args.run_dir, args.which, args.member, **options)
     return draw_search(episode, args.step)
@@ -199,8 +199,6 @@ def _draw_dream(args: argparse.Namespace) -> Figure | None:
     ending = args.out.suffix[1:]
     if ending in FORMATS:
         check_writer(ending, f"--out {args.out}")
-    if args.trust:
-        make_importable()
     options = {"context": args.context, "length": args.length, "seed": args.seed, "trust": args.trust}
     episode = dream_episode(args.run_dir, args.which, args.member, **options)
     if ending not in FORMATS:

@@ -88,6 +88,6 @@ def test_a_place_that_cannot_be_written_is_reported(served, refused, tmp_path):
     (tmp_path / "file").write_text("")
     for out, words in (
         (tmp_path / "file/own.npz", "cannot be written"),
-        (tmp_path, f"is a directory: choose a file in it, such as {tmp_path}/disco_103.npz"),
+        (tmp_path, "(Is a directory): choose another file"),
     ):
         assert words in refused("fetch", "disco103", "--out", out, "--url", (served[0] / "disco_103.npz").as_uri())
