@@ -100,8 +100,6 @@ def choose_features(policy: Policy, names: Sequence[str], visits: Visits, most: 
     """Return the features with the given names."""
     if len(names) > most:
         raise ConfigError(f"features={','.join(names)} are too many: choose at most {most}")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"features={','.join(names)} holds one twice: choose others")
     if names:
         return tuple(_find(policy, name) for name in names)
     if named := policy.legend.features[:2]:

@@ -40,12 +40,6 @@ class Populations:
         populations, shapes = self._count_populations(), self.sampling.shapes
         num_shapes = None if shapes is None else len(shapes)
         notes = [describe_programs(self.sampling.parameters, num_shapes, populations, self.seeds)]
-        if self.traced and name != "grid" and len(populations) > 1 and trials % self.size:
-            notes.append(
-                f"sweep.trials={trials} is not a multiple of {self.size}: the last population has"
-                f" {trials % self.size} trial(s), and so its own program; use {trials - trials % self.size} or"
-                f" {trials - trials % self.size + self.size}"
-            )
         if self.runner.launcher is not None and self.traced and self.size == parallel > 1:
             notes.append(
                 f"sweep.launcher={self.runner.launcher} has one job at a time, a population of {self.size} trials:"

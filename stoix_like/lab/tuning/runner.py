@@ -190,11 +190,7 @@ class Runner(NamedTuple):
 
     def _launch(self, jobs: Sequence[Job], finished: Callable[[Job], None]) -> None:
         common = [override for override in self.overrides if not is_hydras(override)]
-        given = [
-            *self._launcher_overrides(),
-            f"hydra.sweep.dir={quoted(str(self.directory))}",
-            "hydra.mode=MULTIRUN",
-        ]
+        given = [*self._launcher_overrides(), f"hydra.sweep.dir={quoted(str(self.directory))}", "hydra.mode=MULTIRUN"]
         config = compose_config(given, return_hydra_config=True)
         OmegaConf.set_readonly(config, False)
         OmegaConf.update(config, "hydra.job.config_name", "config", force_add=True)

@@ -205,11 +205,6 @@ class Sweep:
             )
         if config.shapes is not None and config.sampler == "grid":
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
-        if config.fresh_seeds and config.sampler != "grid" and config.trials * config.seeds > FRESH:
-            raise ConfigError(
-                f"sweep.trials={config.trials} × sweep.seeds={config.seeds} would reach the fresh seeds: use at most"
-                f" {FRESH:,} in all, or sweep.fresh_seeds=0"
-            )
         check_seed(self.seed)
         self.runner.check()
 

@@ -31,7 +31,6 @@ def test_an_entry_of_a_varied_feature_is_neither_held_nor_fixed(cartpole):
     ("options", "message"),
     [
         ({"features": ["angel"]}, "feature angel is unknown: did you mean 'angle'"),
-        ({"features": ["angle"] * 2}, "holds one twice"),
         ({"features": ["angle", "angular_velocity", "observation[0]"]}, "are too many: choose at most 2"),
         ({"fixed": {"angle": 0.0}}, "angle is fixed and varies"),
         ({"others": "mean"}, "others=mean is unknown"),
