@@ -325,7 +325,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
             **_statistics(played.returns[index], played.lengths[index]),
             **{name: float(values[index].mean()) for name, values in played.measures.items()},
             **({"measures": list(played.measures)} if played.measures else {}),
-            **(_results(played.returns[index]) if of_games else {}),
+            **(count_results(played.returns[index]) if of_games else {}),
         }
         for index, member in enumerate(trained.members)
     ]
@@ -352,7 +352,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     }
 
 
-def _results(returns: Any) -> dict[str, int]:
+def count_results(returns: Any) -> dict[str, int]:
     """Count the results of games."""
     counts = (returns > 0).sum(), (returns == 0).sum(), (returns < 0).sum()
     return {name: int(count) for name, count in zip(("wins", "draws", "losses"), counts, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.matches import make_matches
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
-from stoix_like.inference.evaluation import MAX_EPISODES, write_results
+from stoix_like.inference.evaluation import MAX_EPISODES, count_results, write_results
 from stoix_like.policies.load import TrainedRun, choose_member, load_member, load_shared, open_run
 from stoix_like.policies.visits import check_seed
 from stoix_like.run.host.devices import set_compile_cache
@@ -73,7 +73,9 @@ def ladder(
     config = run.setup.config
     games_env = factory.make_games(config.env, config.custom_env, config.matmul_precision)
     players = _members(run, which or "last") if members else _checkpoints(run, member)
-    pairings = list(_pairings(len(players), neighbours))
+    # The later player of each match is the first one.
+    earlier = [(i, j) for i in range(len(players)) for j in range(i)]
+    pairings = [(i, j) for i, j in earlier if neighbours is None or j == 0 or i - j <= neighbours]
     if games * len(pairings) > MAX_EPISODES:
         raise ConfigError(
             f"games={games} in each of {len(pairings)} matches are too many: use at most"
@@ -160,12 +162,6 @@ def _members(run: TrainedRun, which: str) -> list[_Player]:
     ]
 
 
-def _pairings(num_players: int, neighbours: int | None) -> Iterable[tuple[int, int]]:
-    """Yield the players of each match, the later one first."""
-    for i in range(num_players):
-        yield from ((i, j) for j in range(i) if neighbours is None or j == 0 or i - j <= neighbours)
-
-
 def _play(play: Any, first: _Player, second: _Player, pairs: int, batch: int, key: jax.Array) -> Episodes:
     """Play a match, and return its games as host arrays `[2, G]`."""
     arguments = jax.tree.map(
@@ -195,13 +191,7 @@ def _rate(
             for i, player in enumerate(players)
         ],
         "matches": [
-            {
-                "players": [i, j],
-                "wins": int((result > 0).sum()),
-                "draws": int((result == 0).sum()),
-                "losses": int((result < 0).sum()),
-            }
-            for (i, j), result in zip(pairings, results, strict=True)
+            {"players": [i, j], **count_results(result)} for (i, j), result in zip(pairings, results, strict=True)
         ],
     }
 

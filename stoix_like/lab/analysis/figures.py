@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 from collections.abc import Callable, Sequence
@@ -150,8 +149,3 @@ def as_svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
-
-
-def as_data_url(content: bytes, media_type: str) -> str:
-    """Return bytes as a URL that a page can contain. `content`: the bytes."""
-    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

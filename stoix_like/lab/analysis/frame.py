@@ -47,7 +47,9 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
 
 
 def _rows(run: Run, task: str, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    system = {name: value for name, value in run.config["system"].items() if name not in _NAMES and _is_scalar(value)}
+    scalars = (bool, int, float, str, type(None))
+    own = run.config["system"].items()
+    system = {name: value for name, value in own if name not in _NAMES and isinstance(value, scalars)}
     return [
         {
             "run": str(run.directory),
@@ -76,7 +78,3 @@ def _metrics(member: Member, record: dict[str, Any]) -> dict[str, Any]:
     return {name: member.value(record, name) for name in record if not name.startswith(_SHARED)} | {
         "env_steps": int(record["env_steps"])
     }
-
-
-def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))

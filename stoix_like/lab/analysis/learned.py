@@ -116,8 +116,7 @@ def trajectories(
         x, y = (feature.unjoined(column[steps]) for column, feature in zip(columns, features, strict=True))
         axes.plot(x, y, linewidth=0.8)
         axes.plot(x[:1], y[:1], "o", color="black", markersize=3)
-    axes.set_xlabel("steps" if len(features) == 1 else features[0].label)
-    axes.set_ylabel(features[-1].label)
+    axes.set(xlabel="steps" if len(features) == 1 else features[0].label, ylabel=features[-1].label)
     return axes
 
 
@@ -130,8 +129,7 @@ def histogram(values: np.ndarray, label: str, *, names: Sequence[str] = (), ax: 
         axes.set_xticks(range(len(names)), list(names), fontsize="small")
     else:
         axes.hist(np.ravel(values), bins=min(40, max(10, int(np.sqrt(values.size)))), color=_COLORS[0])
-    axes.set_xlabel(label)
-    axes.set_ylabel("count")
+    axes.set(xlabel=label, ylabel="count")
     return axes
 
 

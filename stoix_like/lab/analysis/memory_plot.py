@@ -43,7 +43,8 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
                 f"the seeds of {point} differ in {', '.join(differing[:_MOST_KEYS])}: tell them apart by --by"
                 f" {differing[0]}, or leave some out"
             )
-        scores = {place: _scores(own.values(), kind) for place, own in found.items() if place[::2] == (task, length)}
+        same = {place: own.values() for place, own in found.items() if place[::2] == (task, length)}
+        scores = {place: np.asarray([member.score(kind) for member in own]) for place, own in same.items()}
         low, returns = lowest([*scores.values()]), scores[task, label, length]
         for member, value in zip(seeds.values(), returns, strict=True):
             if np.isnan(value) and (np.isnan(low) or not member.failure):
@@ -52,10 +53,6 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
     for note in notes:
         print(note, file=sys.stderr)
     return curves
-
-
-def _scores(members: Iterable[Member], kind: str) -> np.ndarray:
-    return np.asarray([member.score(kind) for member in members])
 
 
 def _members_of_points(
@@ -89,7 +86,7 @@ def varied_length(members: Sequence[Member]) -> str:
     values: dict[str, set[Any]] = {}
     for member in members:
         for key, value in flatten(member.run.config):
-            if key.startswith(_ARGUMENTS) and _is_number(value):
+            if key.startswith(_ARGUMENTS) and type(value) in (int, float):
                 values.setdefault(key, set()).add(value)
     varied = sorted(key for key, found in values.items() if len(found) > 1)
     if len(varied) == 1:
@@ -117,7 +114,3 @@ def draw_memory(
     for position, (task, curves) in enumerate(tasks.items()):
         plots.length_curves(curves, task, key, kind=kind, ax=figure.add_subplot(1, len(tasks), position + 1))
     return figure
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -159,8 +159,7 @@ def length_curves(
         axes.set_xscale("log", base=2)
         axes.set_xticks(every, [f"{length:g}" for length in every])
         axes.minorticks_off()
-    axes.set_xlabel(key)
-    axes.set_ylabel(f"{kind} mean episode return")
+    axes.set(xlabel=key, ylabel=f"{kind} mean episode return")
     _say_what(
         axes, task, "iqm", "bootstrap", level, max(len(column) for one in curves.values() for column in one.values())
     )
@@ -303,8 +302,7 @@ def elo(ladders: Mapping[str, Mapping[str, Any]], *, ax: Axes | None = None) -> 
         steps, ratings, low, high = ([player[name] for player in record["players"]] for name in columns)
         (line,) = axes.plot(steps, ratings, marker="o", markersize=4, label=label)
         axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set_xlabel(X_AXES["env_steps"])
-    axes.set_ylabel("Elo above the first checkpoint")
+    axes.set(xlabel=X_AXES["env_steps"], ylabel="Elo above the first checkpoint")
     axes.set_title("Checkpoints against each other, 95 % bootstrap intervals")
     _legend(axes)
     return axes

@@ -34,9 +34,7 @@ def hyperparameter_slices(
         axes.plot(settings, means, marker="_", markersize=14, linewidth=1)
     if _is_log(settings):
         axes.set_xscale("log")
-    axes.set_xlabel(name)
-    axes.set_ylabel(f"{kind} mean episode return")
-    axes.set_title(title or _title_of(members))
+    axes.set(xlabel=name, ylabel=f"{kind} mean episode return", title=title or _title_of(members))
     return axes
 
 
@@ -66,9 +64,7 @@ def heat_map(
             axes.text(column, row, f"{value:.4g}", ha="center", va="center", color=shade, fontsize="small")
     axes.set_xticks(range(len(columns)), [f"{value:.4g}" for value in columns])
     axes.set_yticks(range(len(rows)), [f"{value:.4g}" for value in rows])
-    axes.set_xlabel(first)
-    axes.set_ylabel(second)
-    axes.set_title(title or _title_of(members))
+    axes.set(xlabel=first, ylabel=second, title=title or _title_of(members))
     axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
     return axes
 
@@ -118,8 +114,7 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     axes.set_yscale("log" if _is_log(values) else "linear")
     axes.autoscale_view()
     unit = step_unit(run.config)
-    axes.set_xlabel(X_AXES["env_steps"] if unit == "env steps" else unit)
-    axes.set_ylabel(name)
+    axes.set(xlabel=X_AXES["env_steps"] if unit == "env steps" else unit, ylabel=name)
     axes.set_title(f"{run.system} on {run.environment}")
     axes.figure.colorbar(intervals, ax=axes, label="mean episode return")
     return axes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import itertools
 import json
@@ -19,7 +20,7 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.lab.analysis import figures, plots
 from stoix_like.lab.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.lab.analysis.dreams import draw_dream, dream_episode, has_world_model
-from stoix_like.lab.analysis.figures import as_data_url, as_svg
+from stoix_like.lab.analysis.figures import as_svg
 from stoix_like.lab.analysis.groups import AlgorithmRuns, common_tasks, read, runs_of, sections
 from stoix_like.lab.analysis.scores import keeps_last
 from stoix_like.lab.analysis.selection import FRESH_RUNS, TUNE, describe_fresh, read_selected
@@ -139,17 +140,10 @@ def _ladders(algorithms: Sequence[AlgorithmRuns]) -> str:
     parts = [_figure(partial(plots.elo, rated))] if rated else []
     for name, record in found:
         if record["of"] == "members":
-            rows = [
-                [
-                    str(player["member"]),
-                    f"{player['elo']:.0f} [{player['elo_ci_low']:.0f}, {player['elo_ci_high']:.0f}]",
-                    f"{player['score']:.1%}",
-                ]
-                for player in record["players"]
-            ]
-            parts.append(
-                f"<p>Members of <code>{html.escape(name)}</code>:</p>" + _table(["member", "Elo", "score"], rows)
-            )
+            cells = "{member}", "{elo:.0f} [{elo_ci_low:.0f}, {elo_ci_high:.0f}]", "{score:.1%}"
+            rows = [[cell.format(**player) for cell in cells] for player in record["players"]]
+            table = _table(["member", "Elo", "score"], rows)
+            parts.append(f"<p>Members of <code>{html.escape(name)}</code>:</p>{table}")
     return "\n".join(parts)
 
 
@@ -260,8 +254,8 @@ def _animation(member: Member) -> str:
             render(remote.address_of(member.run.directory), path, member=member.place)
         except (ConfigError, TrainingError, OSError) as error:
             return f'<p class="note">No animation: {html.escape(str(error))}</p>'
-        source = as_data_url(path.read_bytes(), "image/gif")
-    return f'<figure><img alt="an episode of the best policy" src="{source}"></figure>'
+        source = base64.b64encode(path.read_bytes()).decode()
+    return f'<figure><img alt="an episode of the best policy" src="data:image/gif;base64,{source}"></figure>'
 
 
 def _dream(member: Member) -> str:

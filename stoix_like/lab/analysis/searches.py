@@ -59,8 +59,7 @@ def _values_over_steps(episode: SearchedEpisode, step: int, axes: Axes) -> None:
     axes.plot(found.prior_value, color=_PRIOR, label="before")
     axes.plot(found.value, color=_WEIGHTS, label="after")
     axes.axvline(step, color=_TAKEN, linewidth=0.8)
-    axes.set_xlabel("step")
-    axes.set_ylabel("value of the state")
+    axes.set(xlabel="step", ylabel="value of the state")
     axes.legend(frameon=False)
 
 

@@ -108,7 +108,7 @@ class Report(NamedTuple):
             yield "loops marked ? end by a condition on data, and count once: launches, bytes and time are lower bounds"
         yield (
             f"{update.launches:,} launches per update{whose}, {update.launches / self.steps_per_update:.3g} per"
-            f" {self.step}; {_count(waiting, 'host transfer')}"
+            f" {self.step}; {waiting or 'no'} host transfer{'' if waiting == 1 else 's'}"
         )
         yield (
             f"{inside.flops:.3g} floating-point operations and {memory_estimate.gib(update.bytes_accessed)} read and"
@@ -254,10 +254,6 @@ def _row(named: tuple[str, Body]) -> tuple[str, ...]:
     name, body = named
     times = "1" if name == "update" else "?" if body.trips is None else f"{body.trips:,}"
     return name, times, f"{body.kernels:,}", f"{body.collectives:,}", f"{body.transfers:,}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _bytes(number: int) -> str:

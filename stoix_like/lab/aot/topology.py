@@ -74,7 +74,4 @@ def find_devices(target: Target, count: int) -> Sequence[jax.Device]:
             target.title, target.platform, target_config=target.topology, topology=f"1x1x{count}"
         ).devices
     except jax.errors.JaxRuntimeError as error:
-        why = str(error).splitlines()[0]
-        if "GpuTargetConfigProto" in why:
-            why = "the compiler cannot read the description: remove the fields that its version does not know"
-        raise ConfigError(f"--for {target.name}: {why}") from error
+        raise ConfigError(f"--for {target.name}: {str(error).splitlines()[0]}") from error

@@ -107,8 +107,7 @@ def draw(
         )
         if parameter.is_log:
             axes.set_xscale("log")
-        axes.set_xlabel(parameter.field)
-        axes.set_ylabel("return")
+        axes.set(xlabel=parameter.field, ylabel="return")
         axes.set_title(f"importance {importances.get(parameter.key, math.nan):.0%}", fontsize="medium")
         axes.grid(alpha=0.3)
         figure.colorbar(points, ax=axes, label="trial")

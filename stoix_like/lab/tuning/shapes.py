@@ -38,7 +38,7 @@ def list_shapes(parameters: Sequence[Parameter], sampler: str, number: int | Non
         return _combine(fixed, [parameter.grid(GRID_POINTS) for parameter in fixed])
     if number is None and len(fixed) == len(parameters):
         return None
-    total = math.prod(map(_num_values, fixed))
+    total = math.prod(len(_values(parameter)) for parameter in fixed)
     if number is None:
         has_ranges = any(isinstance(parameter.distribution, IntDistribution) for parameter in fixed)
         number = MAX_DRAWN if has_ranges else total
@@ -57,23 +57,17 @@ def _combine(fixed: Sequence[Parameter], values: Sequence[Sequence[Any]]) -> lis
     return list({identity(shape): shape for shape in combined}.values())
 
 
-def _values(parameter: Parameter) -> list[Any]:
+def _values(parameter: Parameter) -> Sequence[Any]:
     if isinstance(parameter.distribution, CategoricalDistribution):
         return list({identity(value): value for value in parameter.distribution.choices}.values())
     assert isinstance(parameter.distribution, IntDistribution)
-    return list(range(parameter.distribution.low, parameter.distribution.high + 1))
-
-
-def _num_values(parameter: Parameter) -> int:
-    if isinstance(parameter.distribution, IntDistribution):
-        return parameter.distribution.high - parameter.distribution.low + 1
-    return len(_values(parameter))
+    return range(parameter.distribution.low, parameter.distribution.high + 1)
 
 
 def _draw(parameter: Parameter, rng: np.random.Generator) -> Any:
     if isinstance(parameter.distribution, CategoricalDistribution):
         values = _values(parameter)
-        return values[rng.integers(len(values))]
+        return values[int(rng.integers(len(values)))]
     assert isinstance(parameter.distribution, IntDistribution)
     low, high = parameter.distribution.low, parameter.distribution.high
     if not parameter.is_log:
