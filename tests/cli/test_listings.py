@@ -12,11 +12,7 @@ from support.systems import SYSTEMS, schema
         ("system", "sac/ff_sac", "Soft actor-critic, twin critics, continuous actions."),
         ("network", "mlp_ddpg", "A deterministic policy and critics of observation and action, for DDPG and TD3."),
         # A comment of two lines.
-        (
-            "network",
-            "mlp_simba",
-            "A squashed normal policy and critics with residual blocks (SimBa), for soft ",
-        ),
+        ("network", "mlp_simba", "A squashed normal policy and critics with residual blocks (SimBa), for soft "),
     ],
 )
 def test_systems_and_networks_are_listed_with_a_line_about_each(group, choice, about):

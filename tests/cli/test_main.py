@@ -16,8 +16,6 @@ TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_epi
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ("systems", ["system=ppo/ff_ppo"]),
-        ("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"]),
         ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
         pytest.param("envs", ["env=brax/ant", "env=brax env.scenario.name=ant"], marks=pytest.mark.slow),
         ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),

@@ -45,10 +45,7 @@ def test_a_device_without_memory_is_told_in_one_line(capsys):
     ],
 )
 def test_only_missing_memory_of_a_device_is_told_in_one_line(text, said, capsys):
-    with (
-        pytest.raises(SystemExit if said else jax.errors.JaxRuntimeError),
-        process.one_line_errors(),
-    ):
+    with pytest.raises(SystemExit if said else jax.errors.JaxRuntimeError), process.one_line_errors():
         raise jax.errors.JaxRuntimeError(text)
     assert capsys.readouterr().err.startswith(f"stoix-like: {said}" if said else "")
 
