@@ -77,9 +77,7 @@ ODD = "summary.json cannot be read.*: push a run that is complete"
         (SUMMARY, "newest checkpoint is of 600 steps, its results are of 1,000: write one"),
     ],
 )
-def test_push_refuses_an_odd_summary_and_another_policys_before_it_creates_a_repository(
-    tmp_path, monkeypatch, summary, message
-):
+def test_push_refuses_an_odd_summary_and_another_policys_at_once(tmp_path, monkeypatch, summary, message):
     with pytest.raises(ConfigError, match="holds no run"):
         hub.push(tmp_path, "me/policy")
     write_config(tmp_path, CONFIG)

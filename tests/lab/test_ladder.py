@@ -50,7 +50,7 @@ def test_checkpoints_are_rated_by_their_games(run, capsys):
     assert json.loads(record["path"].read_text()) == {name: value for name, value in record.items() if name != "path"}
     assert record["path"].name == "ladder-checkpoints-seed0-40games.json"
     assert describe(record).startswith(
-        "nim on own/support.nim.Nim: 4 checkpoints, 6 matches of 40 games (greedy, 1 random moves fir"
+        "nim on own/support.nim.Nim: 4 checkpoints, 6 matches of 40 games (greedy, 1 random"
     )
     assert "6 matches of 40 games" in capsys.readouterr().err
 

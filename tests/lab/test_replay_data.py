@@ -44,12 +44,7 @@ def test_steps_side_by_side_end_where_the_successor_is_another_observation():
     successors = [[6, 16, 3, 13, 3.5, 13.5, 5, 15]]
     buffer = ring([numbers], [successors], [[[0, 0, 0, 0, 0, 1, 0, 0]]], None, [2], [True], scale=0.5)
     data = _rows(buffer, 2, 0.5)
-    assert fields(data) == (
-        [2, 3, 3.5, 4, 5, 6, 12, 13, 13.5, 14, 15, 16],
-        [7],
-        [1, 4, 10],
-        [2, 5, 8, 11],
-    )
+    assert fields(data) == ([2, 3, 3.5, 4, 5, 6, 12, 13, 13.5, 14, 15, 16], [7], [1, 4, 10], [2, 5, 8, 11])
     assert data.reward[data.valid].tolist() == data.action[data.valid].tolist() == [2, 3, 4, 5, 12, 13, 14, 15]
     assert "does not say which steps were truncated" in data.header.notes[0]
 

@@ -60,11 +60,7 @@ def _cases(seed=0):
         "double_q": Case(ls.double_q_learning, (n(B, A), n(B, A), n(B), d, n(B, A)), 1, (1.0,), at(2)),
         "td": Case(ls.td_learning, (n(B), n(B), d, n(B)), 1, (0.0,)),
         "categorical_double_q": Case(
-            ls.categorical_double_q_learning,
-            (n(B, A, K), atoms, n(B), d, n(B, A, M), atoms_t, n(B, A)),
-            1,
-            (),
-            at(2),
+            ls.categorical_double_q_learning, (n(B, A, K), atoms, n(B), d, n(B, A, M), atoms_t, n(B, A)), 1, (), at(2)
         ),
         "categorical_td": Case(ls.categorical_td_learning, (n(B, K), atoms, n(B), d, n(B, M), atoms_t), 1),
         "munchausen": Case(

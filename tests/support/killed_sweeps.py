@@ -12,11 +12,7 @@ from stoix_like.lab.tuning.shapes import list_shapes
 from stoix_like.lab.tuning.study import open_study
 from stoix_like.lab.tuning.sweep import STUDY, Sweep, SweepConfig
 
-SPACE = {
-    "actor_lr": {"log_uniform": [1e-5, 1e-1]},
-    "gamma": {"uniform": [0.9, 1.0]},
-    "epochs": {"int": [1, 3]},
-}
+SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "gamma": {"uniform": [0.9, 1.0]}, "epochs": {"int": [1, 3]}}
 KEYS = [f"system.{name}" for name in SPACE]
 
 

@@ -21,6 +21,13 @@ def set_key(directory, key, value):
     OmegaConf.save(config, directory / "config.yaml")
 
 
+def change_records(run, change):
+    """Update each record of a run with what a function of its number and of itself returns."""
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    lines = [json.dumps({**record, **change(number, record)}) for number, record in enumerate(records)]
+    (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
 def write_run(
     directory,
     finals=(1.0,),

@@ -13,14 +13,7 @@ from support.toys import Config, make_recorder
 
 
 def recorder_program(
-    num_devices=1,
-    warmup_steps=0,
-    num_envs=2,
-    probe="value",
-    rollout_length=3,
-    population=1,
-    ignore=False,
-    **options,
+    num_devices=1, warmup_steps=0, num_envs=2, probe="value", rollout_length=3, population=1, ignore=False, **options
 ):
     mesh = make_mesh(find_devices(num_devices))
     env = factory.make(config_of(f"env=probe/{probe}").env)

@@ -57,10 +57,7 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
         return (
             state.carry + 1,
             jnp.zeros(state.timestep.reward.shape, jnp.int32),
-            {
-                "carry": state.carry,
-                "updates": jnp.full(state.timestep.reward.shape, (shared or {}).get("updates", 0)),
-            },
+            {"carry": state.carry, "updates": jnp.full(state.timestep.reward.shape, (shared or {}).get("updates", 0))},
         )
 
     def observe(agent: Agent, trajectory: Any) -> Agent:

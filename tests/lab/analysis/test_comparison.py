@@ -96,10 +96,7 @@ def test_the_choice_of_the_best_of_a_grid_counts_in_the_correction(tmp_path, mon
 
 @pytest.mark.parametrize(
     ("part", "number", "distance", "common"),
-    [
-        ({"pbt": {"every_evals": 1}}, "3 members", 3, ""),
-        ({"pbt": {"every_evals": 1}}, "3 members", 2, "at least 3"),
-    ],
+    [({"pbt": {"every_evals": 1}}, "3 members", 3, ""), ({"pbt": {"every_evals": 1}}, "3 members", 2, "at least 3")],
 )
 def test_scores_of_the_best_of_many_members_are_noted(tmp_path, part, number, distance, common):
     for seed in (0, distance):
@@ -199,15 +196,6 @@ def test_pairs_that_are_equal_seed_by_seed_are_not_tested(tmp_path):
     verdicts = [test.verdict(0.05) for test in analysis.compare(tmp_path).tests]
     assert verdicts[0] == "ppo/a and ppo/b are equal: each seed returns the same with both"
     assert all("undecided" in verdict for verdict in verdicts[1:])
-
-
-def test_sentences_with_long_labels_are_broken_into_lines(tmp_path):
-    for name, value in (("a", 0.001), ("b", 0.002)):
-        keys = dict.fromkeys(("actor_lr", "a_long_name_of_a_key", "another_long_name"), value)
-        write_run(tmp_path / name, (1.0, 1000.0 * value), **keys)
-    lines = str(analysis.compare(tmp_path)).splitlines()
-    verdict = next(index for index, line in enumerate(lines) if line.startswith("Welch")) + 1
-    assert max(map(len, lines[verdict:])) <= 120
 
 
 @pytest.mark.parametrize(

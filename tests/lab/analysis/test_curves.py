@@ -5,16 +5,10 @@ import pytest
 
 from stoix_like.storage.recorded_runs import RETURN, members, read_run
 from support.lazily import Lazy
-from support.recorded import set_key, write_run
+from support.recorded import change_records, set_key, write_run
 
 analysis, curves = map(Lazy, ("stoix_like.lab.analysis", "stoix_like.lab.analysis.curves"))
 DIVERGED = "TrainingError: training diverged: train/loss became non-finite in update 3\n"
-
-
-def change_records(run, change):
-    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    lines = [json.dumps({**record, **change(number, record)}) for number, record in enumerate(records)]
-    (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
 def write_lone(directory, returns, seed, diverged=False, **keys):

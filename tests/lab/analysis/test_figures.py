@@ -1,16 +1,12 @@
-import json
-
 import pytest
 
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
 from support.lazily import Lazy
-from support.recorded import write_run
+from support.recorded import change_records, write_run
 
-analysis, figures, report = map(
-    Lazy, ("stoix_like.lab.analysis", "stoix_like.lab.analysis.figures", "stoix_like.lab.analysis.report")
-)
+analysis, figures, report = map(Lazy, (f"stoix_like.lab.analysis{name}" for name in ("", ".figures", ".report")))
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
@@ -67,10 +63,7 @@ def test_populations_of_other_settings_are_not_averaged(tmp_path):
 
 def test_a_lone_member_is_no_population_that_varies(tmp_path):
     run = write_run(tmp_path / "a")
-    records = [
-        json.loads(line) | {"hyperparams/actor_lr": 0.3} for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    change_records(run, lambda *_: {"hyperparams/actor_lr": 0.3})
     with pytest.raises(ConfigError, match="needs a population with hyperparameters that vary"):
         figures.draw(analysis.read(tmp_path), "slices")
     report.write([tmp_path], tmp_path / "page.html")

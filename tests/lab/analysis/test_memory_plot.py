@@ -39,12 +39,8 @@ def test_each_cell_is_a_line_over_the_length_that_differs_with_a_band_over_seeds
         "none": {8.0: [0.0, 1.0], 16.0: [0.0, 1.0]},
     }
     (axes,) = analysis.draw_memory(sweep).axes
-    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
-    assert lines == {
-        "gru": [[8.0, 1.5], [16.0, 0.5]],
-        "gtrxl": [[8.0, 1.5], [16.0, 1.5]],
-        "none": [[8.0, 0.5], [16.0, 0.5]],
-    }
+    lines = {line.get_label(): line.get_xydata().ravel().tolist() for line in axes.get_lines()}
+    assert lines == {"gru": [8, 1.5, 16, 0.5], "gtrxl": [8, 1.5, 16, 1.5], "none": [8, 0.5, 16, 0.5]}
     assert len(axes.collections) == 3
     band = axes.collections[0].get_paths()[0].vertices
     assert np.ptp(band[band[:, 0] == 8.0][:, 1]) == pytest.approx(1.0)

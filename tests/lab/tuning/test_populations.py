@@ -41,14 +41,17 @@ def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line)
 
 
 @pytest.mark.parametrize(
-    ("size", "launcher", "note"),
-    [
-        (8, "joblib", None),
-        (16, "joblib", "sweep.launcher=joblib has one job at a time"),
-    ],
+    ("size", "launcher", "note"), [(8, "joblib", None), (16, "joblib", "sweep.launcher=joblib has one job at a time")]
 )
 def test_a_sweep_says_what_costs_more_than_it_needs_to(size, launcher, note):
     sampling = Sampling(parameters(LR), [{}], "random", 0)
     own = {"trials": 40, "parallel": 16, "size": size, "seeds": 1, "seed": 0, "objective": "final"}
     notes = Populations(None, sampling, Runner(Path(), [], launcher), **own).notes()[1:]
     assert any(note in line for line in notes) if note else notes == []
+
+
+def test_a_sweep_that_learns_from_nothing_says_so():
+    sampling = Sampling(parameters(LR), [{}], "tpe", 0)
+    own = {"trials": 2, "parallel": 2, "size": 2, "seeds": 1, "seed": 0, "objective": "final"}
+    note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
+    assert note in Populations(None, sampling, Runner(Path(), []), **own).notes()[-1]

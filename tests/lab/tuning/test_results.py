@@ -67,23 +67,15 @@ def test_the_last_choice_of_a_group_is_that_of_the_experiment(tmp_path):
     choices = optuna.distributions.CategoricalDistribution(("ppo/ff_ppo", "ppo/ff_dpo"))
     given = {"params": {"system": "ppo/ff_dpo"}, "distributions": {"system": choices}}
     study.add_trial(optuna.trial.create_trial(value=1.0, **given))
-    write_results(
-        tmp_path,
-        study,
-        [Parameter("system", choices, traced=False)],
-        ["system=ppo/ff_ppo", "env=a", "env=gymnax/acrobot"],
-    )
+    parameters = [Parameter("system", choices, traced=False)]
+    write_results(tmp_path, study, parameters, ["system=ppo/ff_ppo", "env=a", "env=gymnax/acrobot"])
     chosen = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
     assert (parse_config(chosen).system_name, chosen.env.scenario.name) == ("ppo/ff_dpo", "Acrobot-v1")
 
 
 def test_files_are_written_for_the_trials_that_they_need(tmp_path):
-    for name, values, files in (
-        ("none", (None,), (False, False)),
-        ("one", (1.0,), (True, False)),
-        ("two", (1.0, 2.0), (True, True)),
-    ):
-        directory = tmp_path / name
+    for values, files in (((None,), (False, False)), ((1.0,), (True, False)), ((1.0, 2.0), (True, True))):
+        directory = tmp_path / str(files)
         directory.mkdir()
         write_results(directory, study_of(*values), [PARAMETER], [])
         assert ((directory / BEST).exists(), (directory / PICTURE).exists()) == files

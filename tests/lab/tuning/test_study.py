@@ -72,14 +72,12 @@ def test_a_population_of_which_some_trials_are_told_stays_whole():
     study = study_of()
     ask(study, sampling("random"), 12, 12, 4)
     whole = unfinished(study)
-    assert [[trial.user_attrs[PLACE] for trial in trials] for trials in whole] == [
-        list(range(len(trials))) for trials in whole
-    ]
+    places = [[trial.user_attrs[PLACE] for trial in trials] for trials in whole]
+    assert places == [list(range(len(trials))) for trials in whole]
     assert all(len({trial.params["system.epochs"] for trial in trials}) == 1 for trials in whole)
     study.tell(whole[0][0].number, 1.0)
-    assert [[trial.number for trial in trials] for trials in unfinished(study)] == [
-        [trial.number for trial in trials] for trials in whole
-    ]
+    numbers = [[[trial.number for trial in trials] for trials in one] for one in (unfinished(study), whole)]
+    assert numbers[0] == numbers[1]
     for trial in whole[0][1:]:
         study.tell(trial.number, 1.0)
     assert len(unfinished(study)) == len(whole) - 1
@@ -92,9 +90,8 @@ def test_a_grid_is_tried_once_whatever_was_lost():
     holes = sampled("grid", 1000, 16, 16).trials[::3]
     study = study_of(trial for trial in holes if trial.state != TrialState.RUNNING)
     ask(study, sampling("grid"), 1000, 100, 100)
-    assert {tuple(trial.params.values()) for trial in study.trials} == {
-        tuple(trial.params.values()) for trial in whole.trials
-    }
+    found, expected = ({tuple(trial.params.values()) for trial in one.trials} for one in (study, whole))
+    assert found == expected
 
 
 @pytest.mark.parametrize("border", [0.5, 0.2])

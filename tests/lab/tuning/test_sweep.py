@@ -54,7 +54,7 @@ FOLLOWS = "system.critic_lr=${system.actor_lr} would not follow system.actor_lr"
             ([EPOCHS, "sweep.trials=4,8"], "sweep.trials=4,8: a sweep has one value of"),
             (
                 [EPOCHS, "sweep.objective=best", "arch.absolute_metric=false"],
-                "sweep.objective=best needs arch.absolute_metric=true",
+                "sweep.objective=best needs arch.absolute_metric",
             ),
             ([EPOCHS, "arch.population.seeds=3"], "arch.population.seeds=3: the search sets this key"),
             ([GAMMA, "sweep.seed=4294967296"], "sweep.seed=4294967296 is out of range"),
@@ -69,12 +69,9 @@ FOLLOWS = "system.critic_lr=${system.actor_lr} would not follow system.actor_lr"
             (["sweep.space={arch.seed: {int: [1, 9]}}"], "a seed is not optimised: use sweep.seeds"),
             (
                 [GAMMA, "arch.seed=4000000000"],
-                "arch.seed=4000000000 leaves no room for the further seeds of a search: use at most 2147483648",
+                "leaves no room for the further seeds of a search: use at most 2147483648",
             ),
-            (
-                ["sweep.space={arch.population.seeds: {choice: [1, 4]}}"],
-                "sweep.space.arch.population.seeds: the search sets this key",
-            ),
+            (["sweep.space={arch.population.seeds: {choice: [1, 4]}}"], "population.seeds: the search sets this key"),
             # Known once the environment is built: the directory is there by then.
             ([GAMMA, "system=q_learning/ff_dqn", "env=gymnax/pendulum"], "bounded continuous actions"),
             # 16 steps × 4 environments.
@@ -100,13 +97,6 @@ def test_a_second_process_is_refused_and_leaves_the_sweep(tmp_path):
     with filelock.FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="is in use: another process sweeps"):
         sweep.run()
     assert (tmp_path / STUDY).exists()
-
-
-@pytest.mark.slow
-def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
-    note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
-    killed_sweeps.live(tmp_path / "sweep", "tpe", trials=2, parallel=2)
-    assert note in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -257,11 +247,8 @@ def test_a_killed_sweep_resumes(tmp_path):
     """A process is killed while a population trains; started again, it trains that population to its end."""
     long = [*RUN, "arch.total_timesteps=4096", "arch.num_evaluation=64"]
     command = [sys.executable, "-m", "stoix_like", "sweep", "system=ppo/ff_ppo", *long, "sweep.trials=3"]
-    command += [
-        "sweep.parallel=3",
-        f"sweep.dir={tmp_path / 'sweep'}",
-        "sweep.space={actor_lr: {uniform: [0.001, 0.01]}}",
-    ]
+    command += ["sweep.parallel=3", f"sweep.dir={tmp_path / 'sweep'}"]
+    command += ["sweep.space={actor_lr: {uniform: [0.001, 0.01]}}"]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         checkpoints = tmp_path / "sweep/runs/00000/checkpoints"

@@ -29,10 +29,7 @@ def test_a_linear_policy_without_its_mask_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        pytest.param([], marks=pytest.mark.slow),
-        ["system.normalize_observations=true", "network=mlp_normal"],
-    ],
+    [pytest.param([], marks=pytest.mark.slow), ["system.normalize_observations=true", "network=mlp_normal"]],
 )
 def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
     """The reader runs alone, on a copy of its file; bounds of the actions come from the policy."""

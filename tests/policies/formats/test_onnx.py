@@ -21,10 +21,7 @@ def cell(cell_type, num_layers):
 @pytest.mark.parametrize(
     "overrides",
     # Three layers are a loop.
-    [
-        *(["system=ppo/rec_ppo"], ["system=q_learning/ff_dqn"], ["system=q_learning/rec_r2d2"], TINY),
-        cell("gtrxl", 2),
-    ],
+    [*(["system=ppo/rec_ppo"], ["system=q_learning/ff_dqn"], ["system=q_learning/rec_r2d2"], TINY), cell("gtrxl", 2)],
     ids=lambda each: each[1] if len(each) == 3 else each[0],
 )
 def test_onnx_graph_acts_as_the_policy(overrides, tmp_path):
