@@ -32,27 +32,14 @@ SOURCES = sorted(
     for path in (ROOT / "stoix_like").rglob("*.py")
     if not any(part.startswith("_") for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__")
 )
-OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
-TRAINED_POLICY = ROOT / "docs/guides/use_a_trained_policy.md"
-OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
-GAME = ROOT / "docs/guides/game.md"
-WHICH = ROOT / "docs/guides/which_algorithm.md"
-SELF_PLAY = ROOT / "docs/guides/self_play.md"
-MJX = ROOT / "docs/guides/mjx.md"
+GUIDE = {path.stem: path for path in (ROOT / "docs/guides").glob("*.md")}
+OWN_SYSTEM, TRAINED_POLICY = GUIDE["write_your_own_system"], GUIDE["use_a_trained_policy"]
+OWN_ENVIRONMENT, GAME, MJX = GUIDE["bring_your_own_environment"], GUIDE["game"], GUIDE["mjx"]
+WHICH, SELF_PLAY = GUIDE["which_algorithm"], GUIDE["self_play"]
+RUNNING = "command_line coming_from_sb3 import_the_parts compare_runs callbacks log_a_run sweep gymnasium_mujoco_atari"
 GUIDES = [
-    ROOT / "docs/guides/command_line.md",
-    ROOT / "docs/guides/coming_from_sb3.md",
-    ROOT / "docs/guides/import_the_parts.md",
-    TRAINED_POLICY,
-    ROOT / "docs/guides/compare_runs.md",
-    ROOT / "docs/guides/callbacks.md",
-    ROOT / "docs/guides/log_a_run.md",
-    ROOT / "docs/guides/sweep.md",
-    ROOT / "docs/guides/gymnasium_mujoco_atari.md",
-    OWN_SYSTEM,
-    OWN_ENVIRONMENT,
-    SELF_PLAY,
-    ROOT / "docs/guides/learn_from_data.md",
+    *(GUIDE[name] for name in [*RUNNING.split(), "learn_from_data"]),
+    *(TRAINED_POLICY, OWN_SYSTEM, OWN_ENVIRONMENT, SELF_PLAY),
 ]
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
 ALGORITHMS = sorted((ROOT / "docs/algorithms").glob("*.md"))

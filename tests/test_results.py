@@ -141,10 +141,7 @@ def test_a_run_that_was_resumed_for_longer_has_a_row_and_commands_of_its_own(tmp
         (run / ".hydra/overrides.yaml").write_text(OmegaConf.to_yaml(["arch.total_timesteps=1e5"]))
         (run / ".hydra/config.yaml").write_text(OmegaConf.to_yaml(resolved(["arch.total_timesteps=1e5"])))
     short, long = rows(tmp_path / "short", tmp_path / "long0", tmp_path / "long1")
-    assert (short["env steps"], short["command"]) == (
-        "100k",
-        "`stoix-like train arch.total_timesteps=1e5 arch.seed=0`",
-    )
+    assert (short["env steps"], short["command"]) == ("100k", "`stoix-like train arch.total_timesteps=1e5 arch.seed=0`")
     assert (long["env steps"], long["command"]) == (
         "200k",
         "`stoix-like train -m arch.total_timesteps=1e5 arch.seed=0,1; stoix-like resume RUN"
@@ -256,11 +253,8 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
     reference.write_text(later)
     text = write("acrobot", ["env=gymnax/acrobot"], (-90.0,))
     published = [row["published"] for row in results.read_table(text)]
-    assert (
-        published[0]
-        == published[1]
-        == "440 (me, 500k)<br>480 (me, 500k)<br>500 (me, 500k)<br>300 (me, 100k)<br>7 (me, ?)"
-    )
+    cart_pole = "440 (me, 500k)<br>480 (me, 500k)<br>500 (me, 500k)<br>300 (me, 100k)<br>7 (me, ?)"
+    assert published[0] == published[1] == cart_pole
     assert published[2:] == ["-95 (me, 500k)<br>7 (me, ?)", ""]
     assert results.read_table(text)[1]["best policy"] == "455.0 [450.0, 460.0]"
     systems = [(row["system"], row["environment"]) for row in results.read_table(text)]

@@ -46,13 +46,9 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
         "device = jax.devices()[0].device_kind if settings['steps'] == 8 else 'another'\n"
         "serve(lambda: result, compile=None, jax=jax.__version__, device=device)\n"
     )
+    keys = "total_timesteps=1024", "num_eval_episodes=2", "max_eval_steps=5"
     scenario = benchmark.scenarios.Scenario(
-        (
-            *benchmark.scenarios.PPO_SMALL,
-            "arch.total_timesteps=1024",
-            "arch.num_eval_episodes=2",
-            "arch.max_eval_steps=5",
-        ),
+        (*benchmark.scenarios.PPO_SMALL, *(f"arch.{key}" for key in keys)),
         peers={"slow": {"steps": 8}},
         goal=benchmark.scenarios.Goal("cpu", 1.5),
     )
@@ -205,39 +201,15 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
         "stoix_like": benchmark.kernels.read({"hlo": "ours", **compiled}, find_target("h200")),
         "rejax": benchmark.kernels.read({"hlo": "theirs", **compiled}, find_target("h200"), create),
     }
+    names = "rollout returns rest launches per_step collectives cost_rollout cost_rest cost predicted cost_per_step"
     rest = {"temporary": 2.5, "epoch": 5, "minibatch": 7, "cost_epoch": 66}
-    assert counts == {
-        "stoix_like": {
-            "rollout": 3,
-            "returns": 6,
-            "rest": 4,
-            "launches": 100,
-            "per_step": 1000,
-            "collectives": 19,
-            "cost_rollout": 24,
-            "cost_rest": 10,
-            "cost": 100,
-            # Of 100 launches, 1.1 each.
-            "predicted": 210,
-            "cost_per_step": 2100,
-            **rest,
-        },
-        "rejax": {
-            "rollout": 9,
-            "returns": 16,
-            "rest": 20,
-            "launches": 174,
-            "per_step": 1740,
-            "collectives": 27,
-            "cost_rollout": 72,
-            "cost_returns": 16,
-            "cost_rest": 20,
-            "cost": 174,
-            "predicted": 365.4,
-            "cost_per_step": 3654,
-            **rest,
-        },
-    }
+    # Predicted: of 100 launches, and of 174, 1.1 each.
+    ours, theirs = (
+        (3, 6, 4, 100, 1000, 19, 24, 10, 100, 210, 2100),
+        (9, 16, 20, 174, 1740, 27, 72, 20, 174, 365.4, 3654),
+    )
+    expected = [dict(zip(names.split(), values, strict=True)) | rest for values in (ours, theirs)]
+    assert counts == {"stoix_like": expected[0], "rejax": {**expected[1], "cost_returns": 16}}
     goal = benchmark.scenarios.KernelGoal
     goals = goal("h200", "sac", "launches", 50), goal("h200", "sac", "launches", 0.65, ("sac", "rejax"))
     monkeypatch.setattr(benchmark.kernels, "KERNEL_GOALS", goals)
@@ -344,10 +316,6 @@ def test_the_byte_check_says_where_both_versions_fail(byte_check, capsys):
     assert not byte_check.report("three", ["{}"], refused)
     assert not byte_check.report("four", ["1"], ["2"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line[:1] != " "] == [
-        "equal     one",
-        "BOTH FAIL two",
-        "DIFFERENT three",
-        "DIFFERENT four",
-    ]
+    judged = [line for line in lines if line[:1] != " "]
+    assert judged == ["equal     one", "BOTH FAIL two", "DIFFERENT three", "DIFFERENT four"]
     assert f"    both: {refused[0]}" in lines
