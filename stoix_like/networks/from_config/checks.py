@@ -12,7 +12,6 @@ from flax.core import FrozenDict
 
 from stoix_like import schema
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.networks.from_config.arguments import argument_hints, convert, plain
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell, plain_kwargs
 
 # The packages where these names of arguments have one meaning.
@@ -65,14 +64,14 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
     """Convert arguments to the annotations of the target."""
     defaults, takes_any = parameters_of(target)
     known = defaults.keys() - {"parent", "name"}
-    hints, is_of_packages = argument_hints(target), str(getattr(target, "__module__", "")).startswith(_PACKAGES)
+    hints, is_of_packages = _hints_of(target), str(getattr(target, "__module__", "")).startswith(_PACKAGES)
     converted = {}
-    for name, value in arguments.items():
+    for name, value in frozen(arguments).items():
         if name not in known and not takes_any:
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(str(name), known)}")
         if is_of_packages:
             _check_size(name, value, f"{key}.{name}", optional=name in known and defaults[name] is None)
-        converted[name] = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
+        converted[name] = frozen(schema.convert(hints.get(name, Any), value, f"{key}.{name}"))
         if is_of_packages:
             _check_meaning(name, converted[name], f"{key}.{name}")
     if not is_of_packages:
@@ -83,10 +82,26 @@ def check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], ke
     return converted
 
 
+def _hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of the arguments of a target; none where they cannot be evaluated."""
+    try:
+        return schema.hints_of(target)
+    except (ConfigError, TypeError, AttributeError):
+        return {}
+
+
+def frozen(value: Any) -> Any:
+    """Return a value with frozen dictionaries in place of others and of namespaces, because modules are hashed."""
+    if isinstance(value, SimpleNamespace | dict):
+        items = value if isinstance(value, dict) else vars(value)
+        return FrozenDict({name: frozen(item) for name, item in items.items()})
+    return tuple(map(frozen, value)) if isinstance(value, tuple) else value
+
+
 def _check_size(name: str, value: Any, key: str, optional: bool) -> None:
     least = _LEAST.get(name, 1)
     if name in _SIZES and not _positive(value, least) and not (optional and value is None):
-        raise ConfigError(f"{key}={plain(value)} is out of range: use integers of at least {least}")
+        raise ConfigError(f"{key}={schema.shown(value)} is out of range: use integers of at least {least}")
 
 
 def _check_meaning(name: str, value: Any, key: str) -> None:

@@ -29,11 +29,15 @@ NORMAL, LINEAR = {"_target_": f"{HEADS}MultivariateNormalDiagHead"}, {"_target_"
         (f"{TORSO}.use_layer_norm", "no", "=no has the wrong type: it must be true or false"),
         (f"{TORSO}.layer_sizes", 128, r"=128 .*a list of integers: write \[128\]"),
         (f"{TORSO}.layer_sizes", "[64]", r"=\[64\] "),
-        (f"{TORSO}.activation", None, "=null .*it must be a string, such as relu"),
+        (f"{TORSO}.activation", None, "' is not set: it must be a string"),
         (f"{TORSO}.activation", 0.5, "='0.5' is not a known activation: choose from celu"),
         (f"{TORSO}.kernel_init", 0.5, "='0.5' is not a known initialiser: choose from"),
         (f"{TORSO}._partial_", "no", "=no .*true or false"),
-        ("actor_network.input_layer", {"_target_": FEATURE, "feature_name": None}, r"\.feature_name=null .*a string"),
+        (
+            "actor_network.input_layer",
+            {"_target_": FEATURE, "feature_name": None},
+            r"\.feature_name' is not set: it must be",
+        ),
         ("actor_network.action_head", 3, r"=3 is not a module: use .*heads\.policy_head"),
         ("actor_network.action_head", NORMAL | {"min_scale": "small"}, r"\.min_scale=small .*it must be a number$"),
         ("actor_network.action_head", LINEAR | {"output_dim": 2, "pre_shape": 3}, r"\.pre_shape=3 .*integers or null$"),
@@ -48,7 +52,7 @@ def test_values_of_the_wrong_type_are_refused_by_key(key, value, words):
     for parent in parents:
         node = node[parent]
     node[last] = value
-    with pytest.raises(ConfigError, match=rf"^network\.{re.escape(key)}{words}") as caught:
+    with pytest.raises(ConfigError, match=rf"^'?network\.{re.escape(key)}{words}") as caught:
         build_networks(base, UNBOUNDED if "head" in key else DISCRETE)
     assert "\n" not in str(caught.value)
 
@@ -114,7 +118,7 @@ def test_arguments_of_custom_modules_mean_what_their_annotations_say():
     [
         ({"act": "relu"}, "act=relu has the wrong type: it must be a function, such as {_target_: flax.linen"),
         ({"pair": [8]}, "pair=[8] has the wrong type: it must be a list [an integer, a number]"),
-        ({"layers": 8}, "layers=8 has the wrong type: it must be a list of values: write [8]"),
+        ({"layers": 8}, "layers=8 has the wrong type: it must be a list: write [8]"),
         ({"sizes": {"a": "b"}}, "sizes={a: b} has the wrong type: it must be integers by name or null"),
     ],
 )
