@@ -24,8 +24,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stoix_like import unknown_keys
 from stoix_like.config import GROUPS
-from stoix_like.envs.custom import OWN
 from stoix_like.envs.ids import rows, with_id
+from stoix_like.envs.suites import OWN
 from stoix_like.errors import ConfigError, first_line, install_hint, listed, nearest
 from stoix_like.overrides import quoted
 from stoix_like.unknown_keys import GYMNASIUM_ID, UnknownKey, flatten

@@ -123,6 +123,8 @@ def test_the_core_imports_neither_the_lab_nor_a_suite():
         (module, other) for module in core for other in imports(MODULES[module]) if other.startswith(neighbours)
     }
     assert {pair for pair in imported if pair[1] not in allowed} == set()
+    # Environments of users are a suite by its name, too.
+    assert not imports(MODULES["envs.factory"]) & {"envs.custom", "envs.check"}
 
 
 def test_no_circle_of_files():

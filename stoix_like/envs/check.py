@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs import custom
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import (
@@ -26,6 +25,7 @@ from stoix_like.envs.spaces import (
     entries,
     first_choices,
 )
+from stoix_like.envs.suites import OWN, load_suite
 from stoix_like.envs.wrappers import AgentRows, CountFromZero, JoinActions
 from stoix_like.envs.wrappers.agents import has_agent_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
@@ -76,7 +76,7 @@ class Checked(NamedTuple):
 def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Checked:
     """Check that an environment follows the protocol, with random legal actions."""
     try:
-        vector = custom.make("", env, {}, {})
+        vector = load_suite(OWN).make(env, {}, {})
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
     if vector.num_agents > 1:

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 
 from stoix_like.envs import jaxmarl_interface
 from stoix_like.envs.arguments import construct, parameters_of
+from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box
-from stoix_like.envs.suites import load_suite
+from stoix_like.envs.suites import OWN, load_suite
 from stoix_like.envs.wrappers import RewardWrapper, Wrapper, as_declared, join_actions
 from stoix_like.envs.wrappers.base import unstacked
 from stoix_like.envs.wrappers.worlds import AddWorld
@@ -29,9 +30,6 @@ _SAME_OBSERVATIONS = {
     for name in ("reset", "on_start", "next_episodes", "step")
 }
 
-OWN = "own"
-"""The value of `env.env_name` that selects a custom environment."""
-
 A_CLASS = "use the import path of a class, my_module.MyClass"
 _GAME, _PARALLEL = "pgx.core.Env", "pettingzoo.utils.env.ParallelEnv"
 _GYMNAX = ("reset_env", "step_env", "default_params")
@@ -43,27 +41,23 @@ _HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
 
 
 def make(
-    target: str,
-    env: Any,
-    kwargs: Mapping[str, Any],
-    params: Mapping[str, Any],
-    options: HostOptions | None = None,
+    env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
 ) -> VectorEnvironment:
     """Build custom environments.
 
-    `env`: an environment, or a class or function that builds it; None to import `target`.
+    `env`: an environment, or a class or function that builds it, or its import path.
     """
-    if env is None and not target:
+    if env == "":
         raise ConfigError(
             "env._target_ is not set: use the import path of a class, env._target_=my_module.MyEnv; if the run was"
             " trained on an object, pass it from Python again, env=MyEnv()"
         )
-    source, constructor = import_object(target, "env._target_", A_CLASS) if env is None else env, None
+    source, constructor = import_object(env, "env._target_", A_CLASS) if isinstance(env, str) else env, None
     opponent, kwargs = _set_aside(_OPPONENT, source, kwargs)
     world, kwargs = _set_aside(_WORLD, source, kwargs)
     if is_constructor(source):
         constructor = partial(source, **kwargs)
-        source = construct(source, kwargs, target or _name(source))
+        source = construct(source, kwargs, env if isinstance(env, str) else _name(source))
     elif kwargs:
         raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(source)} is built already: pass its class, env=MyEnv")
     if opponent and not _is_a(source, _GAME):
@@ -183,6 +177,15 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
             wrapped.observation_space = unstacked(space)
         env = wrapped
     return env
+
+
+def declare(env: VectorEnvironment, is_own: bool, has_wrappers: bool, evaluation: bool) -> VectorEnvironment:
+    """Check what custom environments and wrappers return, and let views and spaces agree."""
+    # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
+    checked = isinstance(env.unwrapped, Vectorize) if is_own and not env.on_host else has_wrappers
+    if checked and not evaluation:
+        check_interface(env)
+    return as_declared(env, traced=checked)
 
 
 def _changes_observations(wrapped: VectorEnvironment, env: VectorEnvironment) -> bool:

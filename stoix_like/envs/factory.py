@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from stoix_like.base_types import Model, Observation
-from stoix_like.envs import auto_reset, custom, opponents, randomization, wrappers
-from stoix_like.envs.check import check_interface
+from stoix_like.envs import auto_reset, opponents, randomization, wrappers
 from stoix_like.envs.described import DescribedEnvironment, conversions, describe
-from stoix_like.envs.environment import VectorEnvironment, Vectorize
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.stagger import make_stagger
-from stoix_like.envs.suites import SUITES, load_suite
+from stoix_like.envs.suites import OWN, find_suite, load_suite
 from stoix_like.envs.wrappers.agents import AGENT_IDS, has_agent_rows
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, MAX_SECONDS, Range, above, at_least, between, one_of
@@ -211,7 +210,7 @@ def make_drawn(config: EnvConfig, custom_env: Any = None, precision: str | None 
     advice = (
         "use one that its suite draws, such as CartPole-v1, or that observes images, or grids of ten layers at most"
     )
-    if config.env_name == custom.OWN:
+    if config.env_name == OWN:
         name = config.scenario.task_name
         advice = "define its method scene(), or observe images, see the guide Bring your own environment"
     with refusing(f"{name} cannot be drawn", "scene() must return a Scene, or None"):
@@ -240,7 +239,10 @@ def _make_episodes(
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
     env = make_scenario(config, custom_env, evaluation, drawn)
-    env = wrappers.as_declared(env, _is_checked(env, config))
+    if config.wrappers or config.env_name == OWN:
+        env = load_suite(OWN).declare(env, config.env_name == OWN, bool(config.wrappers), evaluation)
+    else:
+        env = wrappers.as_declared(env, traced=False)
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
@@ -339,42 +341,22 @@ def make_scenario(
     config: EnvConfig, custom_env: Any = None, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
     """Build environments with only the custom wrappers."""
-    options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
-    if config.env_name == custom.OWN:
-        env = custom.make(config._target_, custom_env, config.kwargs, config.params, options)
-        return _with_wrappers(env, config, evaluation)
-    if config._target_:
-        raise ConfigError(
-            f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={custom.OWN}"
-        )
-    if config.env_name not in SUITES:
-        hint = nearest(config.env_name, [*SUITES, custom.OWN])
-        raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
-    suite, module = SUITES[config.env_name], load_suite(config.env_name)
-    arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
+    scenario: Any = config.scenario.name
+    if config.env_name == OWN:
+        scenario = config._target_ if custom_env is None else custom_env
+    elif config._target_:
+        raise ConfigError(f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={OWN}")
+    suite, module = find_suite(config.env_name), load_suite(config.env_name)
+    arguments: tuple[Any, ...] = (scenario, config.kwargs, config.params)
     if config.assets is not None and not suite.has_assets:
         raise ConfigError(f"env.assets={config.assets} has no effect: {config.env_name} has its own models")
     if suite.on_host:
+        options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
         arguments = (*arguments, options)
     if suite.has_assets:
         arguments = (*arguments, config.assets)
-    return _with_wrappers(wrappers.join_actions(module.make(*arguments)), config, evaluation)
-
-
-def _with_wrappers(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> VectorEnvironment:
-    """Apply the custom wrappers; check what they and environments of a user's own return."""
-    env = wrappers.join_actions(custom.wrap(_rows_of_agents(env, config), config.wrappers))
-    if not evaluation and _is_checked(env, config):
-        check_interface(env)
-    return env
-
-
-def _is_checked(env: VectorEnvironment, config: EnvConfig) -> bool:
-    """Return whether environments or wrappers are a user's own, and may be checked."""
-    if config.env_name != custom.OWN or env.on_host:
-        return bool(config.wrappers)
-    # Vector environments of a user's own may have a fixed number, unlike the trial of the check.
-    return isinstance(env.unwrapped, Vectorize)
+    env = _rows_of_agents(wrappers.join_actions(module.make(*arguments)), config)
+    return wrappers.join_actions(load_suite(OWN).wrap(env, config.wrappers)) if config.wrappers else env
 
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:

@@ -105,7 +105,7 @@ def act(env, actions):
 
 def test_discrete_actions_start_where_the_environment_counts_from():
     lever = taking(gymnasium.spaces.Discrete(3, start=-1))
-    env = make("", lever, {}, {})
+    env = make(lever, {}, {})
     assert (env.action_space, env.unwrapped.action_space) == (Discrete(3), Discrete(3, start=-1))
     act(env, [0, 1, 2])
     assert [int(action) for action in lever.taken] == [-1, 0, 1]
@@ -115,7 +115,7 @@ def test_discrete_actions_start_where_the_environment_counts_from():
 def test_dictionaries_and_tuples_of_actions_reach_the_environment():
     spaces = gymnasium.spaces
     arm = taking(spaces.Dict({"mode": spaces.Discrete(2, start=1), "arm": spaces.Tuple([spaces.Box(-2, 2, (1,))])}))
-    env = wrappers.ClipActions(wrappers.RescaleActions(make("", arm, {}, {})))
+    env = wrappers.ClipActions(wrappers.RescaleActions(make(arm, {}, {})))
     # The parts in the order of jax: arm.0, mode.
     np.testing.assert_array_equal(act(env, [[0.5, 0.0], [-3.0, 1.0]]).reward, [1.0, 2.0])
     assert [float(action["arm"][0][0]) for action in arm.taken] == [1.0, -2.0]

@@ -1,4 +1,4 @@
-"""Adapters for suites of environments, and their registry; a suite is imported when it is used."""
+"""Adapters for suites of environments, and their registry; a suite is imported when it is used, by its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import importlib
 from types import ModuleType
 from typing import NamedTuple
 
-from stoix_like.errors import MissingExtraError
+from stoix_like.errors import ConfigError, MissingExtraError, nearest
+
+OWN = "own"
+"""The value of `env.env_name` that selects a custom environment."""
 
 
 class Suite(NamedTuple):
@@ -63,12 +66,23 @@ SUITES: dict[str, Suite] = {
 }
 
 
+# Its `make` takes an environment, or its import path, in place of a name.
+_CUSTOM = Suite("stoix_like.envs.custom", "jax", "", on_host=True)
+
+
+def find_suite(name: str) -> Suite:
+    """Return the entry of a suite, or of custom environments."""
+    if name != OWN and name not in SUITES:
+        raise ConfigError(f"env.env_name={name!r} is not a suite of environments: {nearest(name, [*SUITES, OWN])}")
+    return _CUSTOM if name == OWN else SUITES[name]
+
+
 def load_suite(name: str, setting: str | None = None) -> ModuleType:
-    """Import the adapter of a suite.
+    """Import the adapter of a suite, or of custom environments.
 
     `setting`: the key and the value that ask for it, for messages; None for `env.env_name`.
     """
-    suite = SUITES[name]
+    suite = find_suite(name)
     try:
         return importlib.import_module(suite.module)
     except ModuleNotFoundError as error:
