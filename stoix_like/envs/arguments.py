@@ -39,6 +39,13 @@ def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner:
             raise ConfigError(f"{key}.{name}={value!r} is not a parameter of {owner}: {hint}")
 
 
+def check_choice(key: str, value: Any, known: Iterable[str], owner: str) -> None:
+    """Check that a value is one of the names that a scenario knows."""
+    names = list(known)
+    if value not in names:
+        raise ConfigError(f"{key}={value!r} is not one of {owner}: {nearest(str(value), names)}")
+
+
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters of a function or class; any, as `**kwargs`, where Python does not know them."""
     try:
@@ -53,7 +60,7 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
     for name, value in kwargs.items():
-        if _has_target(value):
+        if isinstance(value, Mapping | list | tuple) and "'_target_'" in str(value):
             raise ConfigError(
                 f"{key}.{name}={value} is not built, because only networks nest blocks with a _target_: pass plain"
                 f" values to {owner}, and build it there, or use a key of another name"
@@ -64,13 +71,6 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
         return cls(*args, **kwargs)
     except user_errors() as error:
         raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason(error)}{raised_at(error)}") from error
-
-
-def _has_target(value: Any) -> bool:
-    """Return whether a value has a block with a `_target_`."""
-    if isinstance(value, Mapping):
-        return "_target_" in value or any(map(_has_target, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_target, value))
 
 
 def fit_params(

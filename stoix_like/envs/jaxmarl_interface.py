@@ -21,7 +21,7 @@ from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs import padding
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
 from stoix_like.envs.scenes.base import Scene
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, is_picture, one_hot
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space, choices, is_picture, one_hot, space_of
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.schema import INT32_MAX
@@ -67,7 +67,7 @@ class JaxMarlEnvironment(Environment):
             padding.check_views(dict(zip(self._agents, views, strict=True)), name)
             self._masks = self._finds_masks(state)
             view = jax.eval_shape(self._all, key)[1].agent_view
-        self.observation_space = _space(view["own"] if world else view, self.num_agents > 1)
+        self.observation_space = space_of(view["own"] if world else view, batch_dims=1)
         if world:
             self.observation_space = world_space(self.observation_space, view)
 
@@ -125,7 +125,6 @@ class JaxMarlEnvironment(Environment):
 
     def _finds_masks(self, state: Any) -> bool:
         """Return whether the environment tells which actions are legal; refuse masks that do not fit the actions."""
-        spaces = dict(zip(self._agents, self._spaces, strict=True))
         discrete = all(isinstance(space, Discrete) for space in self._spaces)
         if not discrete or (self._rules.legal is None and not hasattr(self._env, "get_avail_actions")):
             return False
@@ -133,8 +132,10 @@ class JaxMarlEnvironment(Environment):
             legal = jax.eval_shape(self._legal, state)
         except NotImplementedError:
             return False
-        if faults := list(_mask_faults(legal, spaces)):
-            raise FaultyEnvironmentError(faults)
+        for agent, space in zip(self._agents, self._spaces, strict=True):
+            if (found := padding.shapes(legal[agent])) != (size := (sum(choices(space)),)):
+                fault = f"get_avail_actions returns a mask {found} of {agent}: return one of {size}"
+                raise FaultyEnvironmentError([fault])
         return True
 
     def _legal(self, state: Any) -> Any:
@@ -152,80 +153,18 @@ class JaxMarlEnvironment(Environment):
 
 def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
     """Convert a custom environment."""
-    # Each stage relies on the one before.
-    for stage in (_space_faults, _reset_faults, _step_faults):
-        with quiet(), refusing(f"{name} does not follow JaxMARL's interface", "see JaxMARL's MultiAgentEnv"):
-            faults = list(stage(env))
-        if faults:
-            raise FaultyEnvironmentError(faults)
     limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
     rules = Rules(limit=limit, team_reward=team_reward, declared=True)
     if callable(scene := getattr(env, "scene", None)):
         rules = rules._replace(scene=scene)
     if callable(getattr(env, "terminated", None)):
         rules = rules._replace(terminated=lambda env, state: env.terminated(state))
-    return JaxMarlEnvironment(env, rules, name, world)
-
-
-def _space_faults(env: Any) -> Iterator[str]:
-    for attribute, method in (("observation_spaces", None), ("action_spaces", "action_space")):
-        missing = [str(agent) for agent in env.agents if agent not in getattr(env, attribute, {})]
-        if missing and not hasattr(env, str(method)):
-            yield f"{attribute} has no space of {', '.join(missing)}: give each of its agents one"
-
-
-def _reset_faults(env: Any) -> Iterator[str]:
-    observed, state = jax.eval_shape(env.reset, jax.random.key(0))
-    yield from _observation_faults(env, observed, "reset")
-    if getattr(env, "max_steps", None) is not None and not hasattr(getattr(state, "state", state), "step"):
-        yield f"its state has no step, which tells when max_steps={env.max_steps} truncates: count the steps there"
-
-
-def _step_faults(env: Any) -> Iterator[str]:
-    key = jax.random.key(0)
-    spaces = {agent: _action_space(env, agent, type(env).__name__) for agent in env.agents}
-    padding.common_actions(spaces, type(env).__name__)
-    actions = {agent: jnp.zeros(space.shape, space.dtype) for agent, space in spaces.items()}
-    state = jax.eval_shape(env.reset, key)[1]
-    result = jax.eval_shape(env.step_env, key, state, actions)
-    if not (isinstance(result, tuple) and len(result) == 5):
-        yield "step_env must return (observations, state, rewards, dones, infos)"
-        return
-    observed, _, rewards, dones, _ = result
-    yield from _observation_faults(env, observed, "step_env")
-    yield from (f"step_env returns no reward of {agent}" for agent in env.agents if agent not in rewards)
-    if ALL not in dones:
-        yield f"dones of step_env has no {ALL!r}: return whether the game has ended"
-    if (
-        callable(ends := getattr(env, "terminated", None))
-        and jax.tree.map(jnp.shape, jax.eval_shape(ends, state)) != ()
-    ):
-        yield "terminated(state) must return one flag: whether the task has ended for all agents"
-
-
-def _observation_faults(env: Any, observed: Any, method: str) -> Iterator[str]:
-    for agent in env.agents:
-        space = env.observation_spaces[agent]
-        if agent not in observed:
-            yield f"{method} returns no observation of {agent}"
-        elif hasattr(observed[agent], "shape") and tuple(observed[agent].shape) != tuple(np.ravel(space.shape)):
-            found = padding.shapes(observed[agent])
-            yield f"{method} returns an observation {found} of {agent}, whose space has {space.shape}: make them agree"
-
-
-def _mask_faults(legal: Any, spaces: Mapping[Any, Any]) -> Iterator[str]:
-    """Yield which agents have no mask of their actions; `legal` are shapes by agent."""
-    for agent, space in spaces.items():
-        try:
-            mask = legal[agent]
-        except (KeyError, IndexError, TypeError):
-            yield f"get_avail_actions returns no mask of {agent}: return one of its {space.n} actions"
-            continue
-        if (found := padding.shapes(mask)) != (space.n,):
-            yield (
-                f"get_avail_actions returns a mask {found} of {agent}, which has {space.n} actions: return one of shape"
-                f" ({space.n},)"
-            )
+    with refusing(f"{name} does not follow JaxMARL's interface", "see JaxMARL's MultiAgentEnv"):
+        adapted = JaxMarlEnvironment(env, rules, name, world)
+        space: Any = adapted.action_space
+        action = jnp.zeros((*([adapted.num_agents] * (adapted.num_agents > 1)), *space.shape), space.dtype)
+        jax.eval_shape(lambda key: adapted.step(key, adapted.reset(key)[0], action), jax.random.key(0))
+    return adapted
 
 
 def steps_of(state: Any) -> jax.Array:
@@ -273,10 +212,3 @@ def _discrete(space: Any) -> Discrete | MultiDiscrete | None:
     if sizes is not None:
         return MultiDiscrete(tuple(int(size) for size in np.asarray(sizes)))
     return Discrete(int(space.n)) if hasattr(space, "n") else None
-
-
-def _space(view: Any, by_agent: bool) -> ObservationSpace:
-    if isinstance(view, Mapping):
-        return Dict({key: _space(entry, by_agent) for key, entry in view.items()})
-    low, high = (0, 255) if view.dtype == jnp.uint8 else (-np.inf, np.inf)
-    return Box(low, high, view.shape[1:], view.dtype)

@@ -26,10 +26,11 @@ from stoix_like.envs.generators import unseeded
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, draw_without_windows
-from stoix_like.envs.spaces import Box, Dict, Discrete, Space, Tuple, choices, first_choices
+from stoix_like.envs.spaces import Dict, Discrete, Space, Tuple, choices, first_choices, space_of
 from stoix_like.envs.worlds import with_world, world_space
-from stoix_like.errors import ConfigError, first_line, nearest
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.exact import as_spec
+from stoix_like.user_code import refusing
 
 T = TypeVar("T")
 _VIEW, _MASK, _STATE = "view", "mask", "state"
@@ -62,8 +63,7 @@ class _CommonForm:
         view = jax.eval_shape(padding.stack, *self._views)
         space = specs[0].observation_space
         if any(other != views[0] for other in views):
-            low, high = (0, 255) if view.dtype == np.uint8 else (-np.inf, np.inf)
-            space = Box(low, high, view.shape[1:], view.dtype)
+            space = space_of(view, batch_dims=1)
         if world:
             space = world_space(space, jax.eval_shape(self._seen, self._views, self._state))
         observation: dict[str, Any] = {_VIEW: self._views}
@@ -247,7 +247,11 @@ def adopt(
         if any(entry.name == "render_mode" or entry.kind is entry.VAR_KEYWORD for entry in parameters_of(constructor)):
             constructor = partial(constructor, render_mode="rgb_array")
         fps = _frames_per_second(constructor, name, options.timeout)
-    make = partial(_make_batch, constructor, form, options)
+    build = constructor
+
+    def make(num_envs: int) -> HostBatch:
+        return ParallelBatch([build() for _ in range(num_envs)], form, options)
+
     games = ParallelGames(make, form, options.timeout, fps)
     games.faults = faults
     return games
@@ -257,13 +261,11 @@ def _frames_per_second(constructor: Callable[[], Any], name: str, timeout: float
     """Draw the start of a game, and return the frames per second."""
     draw_without_windows()
     needs = "render() must return a picture [H, W, 3], with render_mode=rgb_array where the game takes one"
-    try:
-        picture, fps = CallThread().call(partial(_first_picture, constructor), timeout)
-    except NoAnswerError as error:
-        raise ConfigError(f"env.timeout={timeout:g}: drawing {name} takes longer, or hangs") from error
-    except Exception as error:
-        # Games are third-party code, and drawing may lack anything on this machine.
-        raise ConfigError(f"{name} cannot be drawn ({first_line(error)}): {needs}") from error
+    with refusing(f"{name} cannot be drawn", needs):
+        try:
+            picture, fps = CallThread().call(partial(_first_picture, constructor), timeout)
+        except NoAnswerError as error:
+            raise ConfigError(f"env.timeout={timeout:g}: drawing {name} takes longer, or hangs") from error
     if np.ndim(picture) != 3:
         raise ConfigError(f"{name} cannot be drawn: {needs}")
     return fps
@@ -276,10 +278,6 @@ def _first_picture(constructor: Callable[[], Any]) -> tuple[Any, int]:
         return game.render(), int(getattr(game, "metadata", {}).get("render_fps", 30))
     finally:
         game.close()
-
-
-def _make_batch(constructor: Callable[[], Any], form: _CommonForm, options: HostOptions, num_envs: int) -> HostBatch:
-    return ParallelBatch([constructor() for _ in range(num_envs)], form, options)
 
 
 def _stack(trees: Any) -> PyTree:

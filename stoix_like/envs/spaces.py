@@ -117,7 +117,6 @@ class Box:
         Floats are uniform between their bounds, exponentially distributed from a lone one on, and standard normal
         without any. Integers and flags are uniform, without bounds among the numbers of 32 bits.
         """
-        del mask
         if jnp.issubdtype(self.dtype, jnp.bool_):
             return jax.random.bernoulli(key, 0.5, self.shape)
         if jnp.issubdtype(self.dtype, jnp.integer):
@@ -148,7 +147,6 @@ class Dict:
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> dict[str, Any]:
         """Draw each entry on its own."""
-        del mask
         keys = jax.random.split(key, len(self.spaces))
         return {name: space.sample(each) for each, (name, space) in zip(keys, self.spaces.items(), strict=True)}
 
@@ -164,7 +162,6 @@ class Tuple:
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> tuple[Any, ...]:
         """Draw each entry on its own."""
-        del mask
         keys = jax.random.split(key, len(self.spaces))
         return tuple(space.sample(each) for each, space in zip(keys, self.spaces, strict=True))
 
@@ -306,6 +303,29 @@ def is_picture(space: Any) -> bool:
     return len(space.shape) >= 2 and bool(np.all(np.equal(space.low, 0)) and np.all(np.equal(space.high, 255)))
 
 
+def is_vector(space: Any) -> bool:
+    """Return whether a space is of vectors of floats."""
+    return isinstance(space, Box) and len(space.shape) == 1 and bool(jnp.issubdtype(space.dtype, jnp.floating))
+
+
+def appended(space: Any, low: Any, high: Any) -> Box:
+    """Return the space of vectors with further entries, between these bounds."""
+    ends = ((space.low, low), (space.high, high))
+    least, largest = (
+        np.append(np.broadcast_to(np.asarray(bound, space.dtype), space.shape), np.asarray(end, space.dtype))
+        for bound, end in ends
+    )
+    return Box(least, largest, least.shape, space.dtype)
+
+
+def space_of(view: Any, batch_dims: int = 0) -> ObservationSpace:
+    """Return the space of views without declared bounds, by their shapes after the leading axes."""
+    if isinstance(view, Mapping):
+        return Dict({name: space_of(entry, batch_dims) for name, entry in view.items()})
+    low, high = (0, 255) if view.dtype == jnp.uint8 else (-np.inf, np.inf)
+    return Box(low, high, view.shape[batch_dims:], view.dtype)
+
+
 def one_hot(space: ArraySpace, values: jax.Array) -> jax.Array:
     """Encode elements `[N, *shape]` of a discrete space as concatenated one-hot vectors `[N, D]`."""
     columns = values.reshape(len(values), -1) - first_choices(space).reshape(1, -1)
@@ -348,11 +368,7 @@ def action_facts(action_space: Space) -> dict[str, Any]:
         return {"action_space": action_space, "action_dim": action_space.n}
     if isinstance(action_space, MultiDiscrete):
         sizes = choices(action_space)
-        return {
-            "action_space": action_space,
-            "action_dim": len(sizes),
-            "number_of_dims_per_distribution": sizes,
-        }
+        return {"action_space": action_space, "action_dim": len(sizes), "number_of_dims_per_distribution": sizes}
     if isinstance(action_space, Mixed):
         return {"action_space": action_space, "action_dim": action_space.shape[0]}
     shape = tuple(action_space.shape)

@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace
+from stoix_like.envs.spaces import Dict, ObservationSpace, space_of
 from stoix_like.utils.jax_utils import as_floats
 
 OWN, WORLD = "own", "world"
@@ -35,6 +34,4 @@ def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
 
 def world_space(own: ObservationSpace, views: Any) -> Dict:
     """Return the space of what `with_world` returns. `views`: shapes and dtypes of what it returns, `[A, ...]`."""
-    world = views[WORLD]
-    high = 255 if world.dtype == jnp.uint8 else np.inf
-    return Dict({OWN: own, WORLD: Box(0 if high == 255 else -np.inf, high, world.shape[1:], world.dtype)})
+    return Dict({OWN: own, WORLD: space_of(views[WORLD], batch_dims=1)})

@@ -22,10 +22,6 @@ class Corridor:
         (lambda: check_names("env.kwargs", {"size": 3}, [], "Maze"), "of Maze: it has none"),
         (lambda: construct(Corridor, {"size": 0}, "Corridor"), "kwargs={'size': 0} is invalid .*: size must be pos"),
         (lambda: construct(Corridor, {"size": float("nan")}, "Corridor"), "env.kwargs.size=nan .*must be a number"),
-        (
-            lambda: construct(Corridor, {"size": [{"_target_": "math.sqrt", "x": 4}]}, "Corridor"),
-            r"env.kwargs.size=\[{'_target_': 'math.sqrt', 'x': 4}\] is not built, because only networks",
-        ),
         (lambda: construct(Corridor, {"length": 2}, "Corridor"), "env.kwargs.length=2 is not a parameter of Corridor"),
         (lambda: fit_params(DEFAULTS, {"gravity": "low"}, "Maze"), "env.params.gravity='low' .* such as 9.8"),
         (lambda: fit_params({"goal": jnp.int32(5)}, {"goal": 4.5}, "Maze"), "goal=4.5 .*: use a value such as 5$"),

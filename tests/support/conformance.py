@@ -109,6 +109,25 @@ def check(suite, name, num_steps=2000, **changes):
     return first, actions, steps
 
 
+def check_games(suite, name, num_steps, **changes):
+    """Assert that two games of several agents follow the protocol, and that the rows of a game end together.
+
+    Returns:
+        The environments, the actions `[T, 2 * A, ...]`, and the time steps `[T, 2, A, ...]`.
+    """
+    env = make(env_config(suite, name, **changes))
+    first, actions, steps = player(env, num_steps, 2 * env.num_agents)(jax.random.key(0))
+    check_elements(env.observation_space, first.observation.agent_view, 1)
+    check_elements(env.observation_space, steps.next_observation.agent_view, 2)
+    check_mask(env.action_space, steps.next_observation.action_mask)
+    assert not (steps.terminated & steps.truncated).any()
+    assert np.isfinite(steps.reward).all()
+    by_game = jax.tree.map(lambda leaf: leaf.reshape(num_steps, 2, env.num_agents, *leaf.shape[2:]), steps)
+    for rows in (by_game.terminated, by_game.truncated, *[by_game.reward] * env.team_reward):
+        np.testing.assert_array_equal(rows, np.broadcast_to(rows[..., :1], rows.shape))
+    return env, actions, by_game
+
+
 def check_mask(action_space, mask):
     """Assert that a mask has an entry per action, of which one is legal."""
     assert list(mask_faults(action_space, mask, "action_mask")) == []

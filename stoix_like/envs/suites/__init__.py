@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
 
@@ -33,38 +33,32 @@ class Suite(NamedTuple):
         return tuple(filter(None, (self.package, self.without_dependencies, *self.engines)))
 
 
-SUITES: dict[str, Suite] = {
-    "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax", engines=("mujoco", "mujoco-mjx")),
-    "craftax": Suite("stoix_like.envs.suites.craftax", "craftax", "craftax"),
-    "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
-    "gymnasium": Suite(
-        "stoix_like.envs.suites.gymnasium",
-        "gymnasium",
-        "gymnasium",
-        on_host=True,
-        engines=("mujoco", "ale-py", "box2d"),
-    ),
-    "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
-    "jaxmarl": Suite("stoix_like.envs.suites.jaxmarl", "jaxmarl", "jaxmarl"),
-    "jaxtari": Suite("stoix_like.envs.suites.jaxtari", "jaxtari", "jaxtari"),
-    "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
-    "kinetix": Suite("stoix_like.envs.suites.kinetix", "kinetix", "kinetix", without_dependencies="kinetix-env"),
-    "memory": Suite("stoix_like.envs.suites.memory", "jax", ""),
-    "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
-    "octax": Suite("stoix_like.envs.suites.octax", "octax", "octax"),
-    "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
-    "playground": Suite(
-        "stoix_like.envs.suites.playground",
-        "mujoco_playground",
-        "playground",
-        has_assets=True,
-        engines=("playground", "mujoco", "mujoco-mjx"),
-    ),
-    "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
-    "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
-    "xminigrid": Suite("stoix_like.envs.suites.xminigrid", "xminigrid", "xminigrid"),
-}
+def _suite(name: str, package: str | None = None, extra: str | None = None, **options: Any) -> Suite:
+    """Return a suite whose module, package and extra have its name, unless they are given."""
+    module = f"stoix_like.envs.suites.{name}"
+    return Suite(module, name if package is None else package, name if extra is None else extra, **options)
 
+
+_MUJOCO = ("mujoco", "mujoco-mjx")
+SUITES: dict[str, Suite] = {
+    "brax": _suite("brax", engines=_MUJOCO),
+    "craftax": _suite("craftax"),
+    "envpool": _suite("envpool", on_host=True),
+    "gymnasium": _suite("gymnasium", on_host=True, engines=("mujoco", "ale-py", "box2d")),
+    "gymnax": _suite("gymnax", extra="envs"),
+    "jaxmarl": _suite("jaxmarl"),
+    "jaxtari": _suite("jaxtari"),
+    "jumanji": _suite("jumanji"),
+    "kinetix": _suite("kinetix", without_dependencies="kinetix-env"),
+    "memory": _suite("memory", "jax", ""),
+    "navix": _suite("navix"),
+    "octax": _suite("octax"),
+    "pgx": _suite("pgx"),
+    "playground": _suite("playground", "mujoco_playground", has_assets=True, engines=("playground", *_MUJOCO)),
+    "popgym_arcade": _suite("popgym_arcade"),
+    "probe": _suite("probes", "jax", ""),
+    "xminigrid": _suite("xminigrid"),
+}
 
 # Its `make` takes an environment, or its import path, in place of a name.
 _CUSTOM = Suite("stoix_like.envs.custom", "jax", "", on_host=True)

@@ -17,31 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 
-from stoix_like.base_types import Observation, TimeStep
+from stoix_like.base_types import Observation
 from stoix_like.envs.arguments import check_names, check_scenario, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.schema import INT32_MAX
 
 _SCENARIOS = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
 
-# Attributes that grow with experience exceed the bound of one that craftax declares.
-_UNBOUNDED = frozenset({"Craftax-Symbolic-v1"})
 
-# Angles that craftax draws for each world unless they are set.
-_NO_PARAMETERS = frozenset({"fractal_noise_angles"})
-
-
-class CraftaxEnvironment(Environment):
+class CraftaxEnvironment(SuiteEnvironment):
     """A game of craftax."""
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
@@ -49,20 +36,20 @@ class CraftaxEnvironment(Environment):
         self._endless = params.replace(max_timesteps=INT32_MAX)
         self.truncates_after = int(params.max_timesteps)
         self.action_space = Discrete(env.action_space(params).n)
-        shape = tuple(env.observation_space(params).shape)
-        self.observation_space = Box(0.0, np.inf if name in _UNBOUNDED else 1.0, shape)
+        # Attributes that grow with experience exceed the bound of one that craftax declares.
+        high = np.inf if name == "Craftax-Symbolic-v1" else 1.0
+        self.observation_space = Box(0.0, high, tuple(env.observation_space(params).shape))
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            view, state = self._env.reset_env(key, self.params)
-        return strongly_typed(state), restart(_observation(view))
+    def start(self, key: jax.Array) -> Any:
+        return self._env.reset_env(key, self.params)
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            view, state, reward, _, _ = self._env.step_env(key, state, action, self.params)
-            terminated = self._env.is_terminal(state, self._endless)
-        at_limit = state.timestep >= self.params.max_timesteps
-        return strongly_typed(state), transition(_observation(view), reward, terminated, at_limit)
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        view, state, reward, _, _ = self._env.step_env(key, state, action, self.params)
+        terminated = self._env.is_terminal(state, self._endless)
+        return view, state, reward, terminated, state.timestep >= self.params.max_timesteps
+
+    def observe(self, native: jax.Array) -> Observation:
+        return Observation(jnp.asarray(native, jnp.float32))
 
     def scene(self) -> Scene:
         game = _read_textures_on_demand(self._name)
@@ -81,18 +68,6 @@ class CraftaxEnvironment(Environment):
         return from_pictures(picture, fps=8)
 
 
-class _Textures(dict[int, Any]):
-    """The textures of a game by the size of a block in pixels, read when a size is first used."""
-
-    def __init__(self, load: Callable[[int], Any]) -> None:
-        super().__init__()
-        self._load = load
-
-    def __missing__(self, size: int) -> Any:
-        self[size] = self._load(size)
-        return self[size]
-
-
 def scenarios() -> list[str]:
     """List the ids of the games."""
     return list(_SCENARIOS)
@@ -106,8 +81,10 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         _read_textures_on_demand(name)
     env = make_craftax_env_from_name(name, auto_reset=False)
     defaults = env.default_params
-    names = [entry.name for entry in dataclasses.fields(defaults) if entry.name not in _NO_PARAMETERS]
-    fitted = fit_params({key: getattr(defaults, key) for key in names}, params, name, positive=("max_timesteps",))
+    known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
+    # Angles that craftax draws for each world unless they are set.
+    del known["fractal_noise_angles"]
+    fitted = fit_params(known, params, name, positive=("max_timesteps",))
     return Vectorize(CraftaxEnvironment(env, defaults.replace(**fitted), name))
 
 
@@ -118,10 +95,14 @@ def _read_textures_on_demand(name: str) -> str:
     # craftax's own loader reads the textures of every size, which takes a minute, and caches them in the directory of
     # the package, where users may not write.
     renderer = importlib.import_module(f"{game}.renderer")
-    textures = _Textures(importlib.import_module(f"{game}.constants").load_all_textures_given_size)
+    load = importlib.import_module(f"{game}.constants").load_all_textures_given_size
+
+    class Textures(dict[int, Any]):
+        """The textures by the size of a block in pixels, read when a size is first used."""
+
+        def __missing__(self, size: int) -> Any:
+            return self.setdefault(size, load(size))
+
+    textures = Textures()
     vars(renderer)["load_all_textures"] = lambda: textures
     return game
-
-
-def _observation(view: jax.Array) -> Observation:
-    return Observation(jnp.asarray(view, jnp.float32))

@@ -13,13 +13,13 @@ import numpy as np
 from envpool.registration import registry
 
 from stoix_like.base_types import PyTree
-from stoix_like.envs.arguments import check_names, check_scenario
+from stoix_like.envs.arguments import check_names, check_scenario, fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
 from stoix_like.errors import ConfigError
-from stoix_like.schema import scalar
+from stoix_like.user_code import refusing
 
 # envpool declares the bounds of float32 spaces in float64.
 warnings.filterwarnings("ignore", ".*Box (low|high)'s precision lowered by casting", UserWarning)
@@ -29,10 +29,8 @@ _RESERVED = frozenset(
     {"num_envs", "batch_size", "seed", "env_seed", "base_path", "gym_reset_return_info", "max_num_players"}
     | {"task", "reward_clip"}
 )
-# Smallest values: envpool does not check them, and some end the process.
-_LEAST = {"num_threads": 0} | dict.fromkeys(
-    ("max_episode_steps", "stack_num", "frame_stack", "frame_skip", "noop_max", "img_height", "img_width"), 1
-)
+# envpool does not check them, and some end the process.
+_AT_LEAST_ONE = ("max_episode_steps", "stack_num", "frame_stack", "frame_skip", "noop_max", "img_height", "img_width")
 
 _JUMANJI = "envpool.jumanji"
 # Games of VizDoom for several players, which declare one, and end the process where it is alone.
@@ -127,22 +125,13 @@ def make(
     check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
     # Images of Procgen have their colours first by default, as no other ones.
     given = {"channel_first": False, **kwargs} if "channel_first" in defaults else dict(kwargs)
-    for key, least in _LEAST.items():
-        if key not in kwargs:
-            continue
-        given[key] = scalar(int, kwargs[key])
-        if given[key] is None or given[key] < least:
-            raise ConfigError(
-                f"env.kwargs.{key}={kwargs[key]!r} is invalid for {name}: it must be an integer of at least {least}"
-            )
+    counts = {key: int(defaults[key]) for key in _AT_LEAST_ONE if key in kwargs}
+    given |= fit_params(counts, {key: kwargs[key] for key in counts}, name, _AT_LEAST_ONE, "env.kwargs")
     if options.evaluation and "episodic_life" in given:
         # Evaluation plays whole games.
         given["episodic_life"] = False
-    try:
+    with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
         declared = envpool.make_spec(name, **given)
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: {reason}") from error
     spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
     # Images of envpool have their stacked frames first; Atari games fill the first stack of a game, but not of a life.
     keeps_games = bool(given.get("episodic_life"))
@@ -160,7 +149,11 @@ def make(
     fps = None
     if options.drawn:
         given["render_mode"] = "rgb_array"
-        _check_pictures(construct, name)
+        # Some environments of envpool have no pictures.
+        with refusing(f"env.scenario.name={name} cannot be drawn by envpool", "draw the environment of gymnasium"):
+            pool = construct([0])
+            pool.reset()
+            pool.render()
         fps = _FPS
 
     def batch(_: int) -> EnvpoolBatch:
@@ -176,28 +169,14 @@ def _options_of(name: str) -> dict[str, Any]:
             f"env.scenario.name={name}: in envpool, its time limits end episodes, and actions have no masks: use"
             " env=jumanji"
         )
-    try:
+    # A library of the system may be missing, or a file.
+    with refusing(f"env.scenario.name={name} cannot be built by envpool", "choose another environment"):
         options: dict[str, Any] = envpool.make_spec(name).config._asdict()
-    except (ImportError, RuntimeError) as error:  # a library of the system, or a file
-        raise ConfigError(f"env.scenario.name={name} cannot be built by envpool: {error}") from error
     if options["max_num_players"] > 1 or name in _FOR_SEVERAL:
         raise ConfigError(
             f"env.scenario.name={name!r} has several players: only environments of one player are supported"
         )
     return options
-
-
-def _check_pictures(construct: Callable[[list[int]], Any], name: str) -> None:
-    try:
-        pool = construct([0])
-        pool.reset()
-        pool.render()
-    except Exception as error:
-        # Some environments of envpool have no pictures.
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(
-            f"env.scenario.name={name} cannot be drawn by envpool ({reason}): draw the environment of gymnasium"
-        ) from error
 
 
 def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:

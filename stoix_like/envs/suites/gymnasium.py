@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
@@ -187,7 +186,12 @@ def make(
         spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
         fps = call(lambda: _check_pictures(env, name)) if options.drawn else None
         # Its specification is all that a worker needs, so that workers do not import jax.
-        constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
+        specification = copy.deepcopy(env.spec)
+        assert specification is not None
+        if options.time_limit is not None:
+            # In addition to its own: that of a wrapped environment would be replaced, and count frames of Atari games.
+            specification.additional_wrappers += (TimeLimit.wrapper_spec(max_episode_steps=options.time_limit),)
+        constructor = partial(gymnasium.make, specification, disable_env_checker=True)
         space = joined(env.observation_space)
     return _vectorized(constructor, space, spec, options, fps)
 
@@ -203,14 +207,10 @@ def adopt(
         faults = unseeded(env, name)
         _close(env, CallThread(), options)
     else:
-        try:
+        # Environments hold anything: windows, sockets, simulators.
+        with refusing(f"{name} cannot be copied", "pass its class, or register it and use its id"):
             constructor = partial(copy.deepcopy, copy.deepcopy(env))
             faults = unseeded(constructor(), name)
-        except Exception as error:  # Environments hold anything: windows, sockets, simulators.
-            raise ConfigError(
-                f"{name} cannot be copied ({first_line(error)}): pass its class, or register it and use env=gymnasium"
-                " env.scenario.name=my_module:MyEnv-v0"
-            ) from error
     if options.drawn and "render_mode" in inspect.signature(constructor).parameters:
         constructor = partial(constructor, render_mode="rgb_array")
     construct, limit = constructor, options.time_limit
@@ -239,20 +239,18 @@ def _vectorized(
     parallel = options.vectorization == "async" and not options.evaluation
     if parallel:
         exit_if_run_again()
-    # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
-    make_batch = partial(_make_batch, lambda: Declared(constructor(), space, copies=False), not options.drawn)
-    if parallel:
-        make_batch = partial(_make_workers, partial(build_in_worker, constructor, space, options.timeout))
+
+    def make_batch(num_envs: int) -> HostBatch:
+        if parallel:
+            in_worker = partial(build_in_worker, constructor, space, options.timeout)
+            with _interrupts_blocked():
+                return GymnasiumBatch(_Workers([in_worker] * num_envs))
+        # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
+        here = [lambda: Declared(constructor(), space, copies=False)] * num_envs
+        envs = SyncVectorEnv(here, autoreset_mode=AutoresetMode.DISABLED)
+        return GymnasiumBatch(envs, not options.drawn)
+
     return HostEnvironment(make_batch, spec, options.timeout, fps)
-
-
-def _make_batch(constructor: Callable[[], gymnasium.Env[Any, Any]], resets: bool, num_envs: int) -> HostBatch:
-    return GymnasiumBatch(SyncVectorEnv([constructor] * num_envs, autoreset_mode=AutoresetMode.DISABLED), resets)
-
-
-def _make_workers(constructor: Callable[[], gymnasium.Env[Any, Any]], num_envs: int) -> HostBatch:
-    with _interrupts_blocked():
-        return GymnasiumBatch(_Workers([constructor] * num_envs))
 
 
 @contextlib.contextmanager
@@ -295,7 +293,12 @@ def _make_one(
         given["render_mode"] = "rgb_array"
     try:
         env = gymnasium.make(name, disable_env_checker=True, **given)
-        return _preprocess(env, {**_ATARI_PARAMS, **fitted}, options.evaluation) if is_atari else env
+        if not is_atari:
+            return env
+        stack_num = (preprocessing := _ATARI_PARAMS | fitted).pop("stack_num")
+        # Evaluation plays whole games, whatever ends an episode of training.
+        preprocessing["terminal_on_life_loss"] &= not options.evaluation
+        return FrameStackObservation(AtariPreprocessing(env, **preprocessing), stack_num)
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise ConfigError(
             f"env.scenario.name={name!r}: {first_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari]"
@@ -306,31 +309,17 @@ def _make_one(
         raise ConfigError(f"{settings} is invalid for {name}: {first_line(error)}") from error
 
 
-def _specification(env: gymnasium.Env[Any, Any], time_limit: int | None) -> EnvSpec:
-    """Return what builds the environment again, with a time limit in addition to its own."""
-    spec = copy.deepcopy(env.spec)
-    assert spec is not None
-    if time_limit is not None:
-        # The specification of a wrapped environment would replace its own limit, and count the frames of Atari games.
-        spec.additional_wrappers += (TimeLimit.wrapper_spec(max_episode_steps=time_limit),)
-    return spec
-
-
 def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
     """Draw a start state, and return the frames per second."""
     if platform.system() == "Linux" and not os.environ.get("DISPLAY"):
         # MuJoCo environments would try a window first, which fails only once it is too late for another way.
         os.environ.setdefault("MUJOCO_GL", "egl")
     draw_without_windows()
-    try:
+    # Whatever keeps it from drawing, such as OpenGL without a display.
+    problem = f"env.scenario.name={name} cannot be drawn on this machine"
+    with refusing(problem, "install what its render_mode=rgb_array needs"):
         env.reset(seed=0)
         picture: Any = env.render()
-    except Exception as error:
-        # Whatever keeps it from drawing, such as OpenGL without a display.
-        raise ConfigError(
-            f"env.scenario.name={name} cannot be drawn on this machine ({first_line(error)}): install what its"
-            " render_mode=rgb_array needs"
-        ) from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3:
         raise ConfigError(f"env.scenario.name={name} cannot be drawn: it has no render_mode=rgb_array")
     return int(env.metadata.get("render_fps", 30))
@@ -353,14 +342,6 @@ def _check_registered(name: str) -> None:
         raise ConfigError(
             f"env.scenario.name={name!r} has several players: only environments of one player are supported"
         )
-
-
-def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:
-    """Preprocess an Atari game; evaluation plays whole games, whatever ends an episode of training."""
-    stack_num = params.pop("stack_num")
-    if evaluation:
-        params["terminal_on_life_loss"] = False
-    return FrameStackObservation(AtariPreprocessing(env, **params), stack_num)
 
 
 def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> PyTree:

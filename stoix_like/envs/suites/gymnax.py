@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Observation, TimeStep
+from stoix_like.base_types import Observation
 from stoix_like.envs.arguments import check_scenario, construct, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import classic_control, minatar, views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete, Space, plain_bound
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
 from stoix_like.utils.jax_utils import used_inputs
@@ -50,7 +42,7 @@ HORIZON_ENDS_TASK = frozenset({"DiscountingChain-bsuite"})
 _WRONG_BOUNDS = frozenset({"GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"})
 
 
-class GymnaxEnvironment(Environment):
+class GymnaxEnvironment(SuiteEnvironment):
     """An environment of gymnax."""
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
@@ -60,8 +52,6 @@ class GymnaxEnvironment(Environment):
             limit = getattr(params, "max_steps_in_episode", None)
             self.truncates_after = None if limit is None else int(limit)
         declared = env.observation_space(params)
-        _check_space("observation", declared, name)
-        _check_space("action", env.action_space(params), name)
         self._num_classes = declared.n if isinstance(declared, gymnax_spaces.Discrete) else None
         self.action_space = _convert_actions(env.action_space(params))
         view = jax.eval_shape(lambda: self.reset(jax.random.key(0)))[1].observation.agent_view
@@ -76,18 +66,13 @@ class GymnaxEnvironment(Environment):
             low, high = np.min(low), np.max(high)
         self.observation_space = Box(plain_bound(low), plain_bound(high), view.shape, view.dtype)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with _allow_rank_promotion():
-            view, state = self.env.reset_env(key, self.params)
-        return strongly_typed(state), restart(self._observation(view))
+    def start(self, key: jax.Array) -> Any:
+        return self.env.reset_env(key, self.params)
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with _allow_rank_promotion():
-            view, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
-            at_limit = self.env.is_truncated(state, self.params)
-        if self._horizon_ends_task:
-            terminated = terminated | at_limit
-        return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        view, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+        at_limit = self.env.is_truncated(state, self.params)
+        return view, state, reward, terminated | at_limit if self._horizon_ends_task else terminated, at_limit
 
     def scene(self) -> Scene | None:
         scene = classic_control.find_scene(self._name, self.params)
@@ -96,10 +81,10 @@ class GymnaxEnvironment(Environment):
     def legend(self) -> Legend:
         return find_legend(self._name)
 
-    def _observation(self, view: jax.Array) -> Observation:
+    def observe(self, native: jax.Array) -> Observation:
         if self._num_classes is not None:
-            return Observation(jax.nn.one_hot(view, self._num_classes, dtype=jnp.float32))
-        return Observation(view if view.dtype == jnp.uint8 else jnp.asarray(view, jnp.float32))
+            return Observation(jax.nn.one_hot(native, self._num_classes, dtype=jnp.float32))
+        return Observation(native if native.dtype == jnp.uint8 else jnp.asarray(native, jnp.float32))
 
 
 def scenarios() -> list[str]:
@@ -111,9 +96,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """Build environments of gymnax."""
     check_scenario("gymnax", name, scenarios(), _UNSUPPORTED)
     env, _ = gymnax.make(name)
-    if not kwargs:
-        return adapt(env, params, name)
-    env = construct(type(env), kwargs, name)
+    env = construct(type(env), kwargs, name) if kwargs else env
     with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
         return adapt(env, params, name)
 
@@ -152,20 +135,10 @@ def _read(name: str, env: Any, params: Any, given: Iterable[str]) -> set[str]:
 
     values = {key: jnp.asarray(getattr(params, key)) for key in given}
     try:
-        with _allow_rank_promotion():
+        with jax.numpy_rank_promotion("allow"):
             return set(used_inputs(play, values, jax.random.key(0)))
     except Exception:  # Of a value that the environment needs in Python, or of actions without a sample.
         return set(values)
-
-
-def _allow_rank_promotion() -> AbstractContextManager[Any]:
-    # Swimmer adds arrays of different rank, which fails under a stricter global setting.
-    return jax.numpy_rank_promotion("allow")
-
-
-def _check_space(kind: str, space: Any, name: str) -> None:
-    if not isinstance(space, gymnax_spaces.Discrete | gymnax_spaces.Box):
-        raise ConfigError(f"{name}: its {kind} space is a {type(space).__name__}: use Discrete or Box of gymnax")
 
 
 def _convert_actions(space: Any) -> Space:

@@ -18,13 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core.frozen_dict import FrozenDict
 
-from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params
+from stoix_like.envs.arguments import check_choice, check_names, check_scenario, construct, fit_params
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.jaxmarl_interface import JaxMarlEnvironment, Rules, quiet
 from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, from_pictures
 from stoix_like.envs.scenes.circles import from_circles
-from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX
 
 _ROBOTS = "jaxmarl.environments.mabrax"
@@ -112,9 +111,7 @@ def _fit(name: str, scenario: _Scenario, kwargs: Mapping[str, Any]) -> dict[str,
     fitted = fit_params(known, kwargs, name, _AT_LEAST_ONE, "env.kwargs")
     if scenario.key:
         preset = fitted.pop(scenario.key, scenario.default)
-        if preset not in scenario.presets:
-            hint = nearest(preset, scenario.presets)
-            raise ConfigError(f"env.kwargs.{scenario.key}={preset!r} is not one of {name}: {hint}")
+        check_choice(f"env.kwargs.{scenario.key}", preset, scenario.presets, name)
         fitted |= scenario.presets[preset]
     return fitted
 

@@ -11,8 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,28 +23,19 @@ from jaxtari import core, modification, paths
 from jaxtari.environment import JaxEnvironment, JaxtariAction, ObjectObservation
 from jaxtari.renderers import JAXGameRenderer
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
+from stoix_like.base_types import Observation
+from stoix_like.envs.arguments import check_choice, check_names, check_scenario, fit_params
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
 from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.legends import Feature, Legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.scenes.views import COLOURS, rgb
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.spaces import Discrete
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.envs.wrappers import TimeLimit
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
 from stoix_like.utils.jax_utils import named
-
-_KINDS = ("objects", "pixels")
 
 # From `jaxtari.wrappers.AtariWrapper`: frames at 60 per second.
 _PARAMS = {"noop_max": 30, "max_frames_per_episode": 108_000, "screen_size": 84}
@@ -63,7 +53,7 @@ _CONSTANTS = {"skiing": {"USE_ORIGINAL_ALE_REWARD": False}}
 _FPS = 60
 
 
-class JaxtariEnvironment(Environment):
+class JaxtariEnvironment(SuiteEnvironment):
     """A game of JAXtari, one frame per step, without the time limit."""
 
     def __init__(self, env: Any, name: str, kind: str, noop_max: int, size: int) -> None:
@@ -77,11 +67,10 @@ class JaxtariEnvironment(Environment):
         self.action_space = Discrete(int(env.action_space().n))
         if kind == "pixels":
             modification.apply_native_downscaling(env, (size, size), grayscale=True)
-        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
-        low, high = (0, 255) if kind == "pixels" else (-np.inf, np.inf)  # some exceed the bounds that are declared
-        self.observation_space = Box(low, high, view.shape, view.dtype)
+        # Some exceed the bounds that are declared.
+        self.observation_space = self.box(0, 255) if kind == "pixels" else self.box(-np.inf, np.inf)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+    def start(self, key: jax.Array) -> tuple[Any, State]:
         key, noop_key = jax.random.split(key)
         num_noops = jax.random.randint(noop_key, (), 0, self._noop_max + 1)
 
@@ -89,24 +78,22 @@ class JaxtariEnvironment(Environment):
             _, after, _, done, _ = self._env.step(state, jnp.zeros((), jnp.int32))
             return jax.tree.map(lambda new, old: jnp.where(done, old, new), strongly_typed(after), state)
 
-        with jax.numpy_rank_promotion("allow"):
-            # The games take raw keys, and keep the next one in their state.
-            state = strongly_typed(self._env.reset(jax.random.key_data(key))[1])
-            if self._noop_max:
-                state = jax.lax.fori_loop(0, num_noops, wait, state)
-            return state, restart(self._observation(state))
+        # The games take raw keys, and keep the next one in their state.
+        state = strongly_typed(self._env.reset(jax.random.key_data(key))[1])
+        if self._noop_max:
+            state = jax.lax.fori_loop(0, num_noops, wait, state)
+        return state, state
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            _, state, reward, done, _ = self._env.step(state, action)
-            at_limit = False
-            if self._counter:
-                count = getattr(state, self._counter)
-                done = self._env._get_done(state.replace(**{self._counter: jnp.zeros_like(count)}))
-                at_limit = count >= self._limit
-            elif self._name in _TIMED:
-                done, at_limit = False, done
-            return strongly_typed(state), transition(self._observation(state), reward, done, at_limit)
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        _, state, reward, done, _ = self._env.step(state, action)
+        at_limit = False
+        if self._counter:
+            count = getattr(state, self._counter)
+            done = self._env._get_done(state.replace(**{self._counter: jnp.zeros_like(count)}))
+            at_limit = count >= self._limit
+        elif self._name in _TIMED:
+            done, at_limit = False, done
+        return state, state, reward, done, at_limit
 
     def scene(self) -> Scene:
         if not sprites_are_installed():
@@ -137,10 +124,10 @@ class JaxtariEnvironment(Environment):
         with jax.numpy_rank_promotion("allow"):
             return self._env._get_observation(state)
 
-    def _observation(self, state: Any) -> Observation:
+    def observe(self, native: Any) -> Observation:
         if self._kind == "pixels":
-            return Observation(jnp.asarray(self._env.render(state), jnp.uint8))
-        leaves = jax.tree.leaves(self._objects(state))
+            return Observation(jnp.asarray(self._env.render(native), jnp.uint8))
+        leaves = jax.tree.leaves(self._objects(native))
         return Observation(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]))
 
     def _draw_objects(self, state: Any) -> np.ndarray:
@@ -180,12 +167,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_scenario("jaxtari", name, scenarios())
     check_names("env.kwargs", kwargs, ("observation",), name)
     kind = str(kwargs.get("observation", "objects"))
-    if kind not in _KINDS:
-        raise ConfigError(f"env.kwargs.observation={kind!r} is not an observation of {name}: {nearest(kind, _KINDS)}")
+    check_choice("env.kwargs.observation", kind, ("objects", "pixels"), name)
     fitted = _PARAMS | fit_params(_PARAMS, params, name, positive=("max_frames_per_episode",))
-    for key, least in (("noop_max", 0), ("screen_size", 8)):
-        if fitted[key] < least:
-            raise ConfigError(f"env.params.{key}={fitted[key]} must be at least {least}")
     if "screen_size" in params and kind != "pixels":
         raise ConfigError(
             f"env.params.screen_size={fitted['screen_size']} has no effect on env.kwargs.observation={kind}: leave it"
@@ -211,11 +194,12 @@ def build_game(name: str, from_pixels: bool = False) -> Any:
         game: Any = next(
             found for found in classes if issubclass(found, JaxEnvironment) and found is not JaxEnvironment
         )
-        construct = partial(_construct, game, _CONSTANTS.get(name, {}))
+        with nullcontext() if from_pixels else _renderers_on_demand(module):
+            env = game()
+            if name in _CONSTANTS:
+                env = game(env.consts.replace(**_CONSTANTS[name]))
         if from_pixels:
-            return construct()
-        with _renderers_on_demand(module):
-            env = construct()
+            return env
         # Some games read sizes and shapes of sprites while they play.
         with jax.numpy_rank_promotion("allow"):
             jax.eval_shape(lambda: env.step(env.reset(jax.random.PRNGKey(0))[1], jnp.zeros((), jnp.int32)))
@@ -228,11 +212,6 @@ def build_game(name: str, from_pixels: bool = False) -> Any:
             f"{what} needs the sprites of {name}, which are not in {paths.get_base_sprite_dir()}: run python -m"
             " jaxtari.install_sprites, which downloads them"
         ) from error
-
-
-def _construct(game: Any, changes: Mapping[str, Any]) -> Any:
-    env = game()
-    return game(env.consts.replace(**changes)) if changes else env
 
 
 @contextmanager

@@ -8,12 +8,10 @@ Connector, LevelBasedForaging, MultiCVRP and SearchAndRescue are.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,21 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jumanji import registration, specs
 
-from stoix_like.base_types import Observation, TimeStep
+from stoix_like.base_types import Observation
 from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-    with_raw_key,
-)
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, with_raw_key
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, plain_bound
+from stoix_like.envs.suites.adapter import SuiteEnvironment, tolerance_of_bytes
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
@@ -53,17 +43,8 @@ _BY_AGENT = "by_agent"
 # Environments with viewers that draw host arrays on flat axes, in less than a second.
 _DRAWN = frozenset(
     {
-        "CVRP-v1",
-        "Cleaner-v0",
-        "Game2048-v1",
-        "JobShop-v0",
-        "Knapsack-v1",
-        "RobotWarehouse-v0",
-        "Snake-v1",
-        "Sudoku-v0",
-        "Sudoku-very-easy-v0",
-        "TSP-v1",
-        "Tetris-v0",
+        *("CVRP-v1", "Cleaner-v0", "Game2048-v1", "JobShop-v0", "Knapsack-v1", "RobotWarehouse-v0", "Snake-v1"),
+        *("Sudoku-v0", "Sudoku-very-easy-v0", "TSP-v1", "Tetris-v0"),
     }
 )
 
@@ -71,8 +52,10 @@ _DRAWN = frozenset(
 _NOT_VIEWED = ("action_mask", "step_count")
 
 
-class JumanjiEnvironment(Environment):
+class JumanjiEnvironment(SuiteEnvironment):
     """An environment of jumanji."""
+
+    tolerance = staticmethod(tolerance_of_bytes)  # BinPack rounds in a way that jax will refuse one day
 
     def __init__(self, env: Any, name: str) -> None:
         self._env, self._name = env, name
@@ -85,19 +68,16 @@ class JumanjiEnvironment(Environment):
         self._choices: tuple[int, ...] | None = None
         self._set_spaces(_convert_observations(self._spec), getattr(self._spec, "action_mask", None))
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with _settings():
-            # jumanji keeps the key in its state, as an array.
-            state, timestep = self._env.reset(jax.random.key_data(key))
-        return strongly_typed(state), restart(self._observation(timestep.observation))
+    def start(self, key: jax.Array) -> tuple[Any, State]:
+        # jumanji keeps the key in its state, as an array.
+        state, timestep = self._env.reset(jax.random.key_data(key))
+        return timestep.observation, state
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
         if self._choices is not None:
             action = jnp.stack(jnp.unravel_index(action, self._choices))
-        with _settings():
-            state, timestep = self._env.step(with_raw_key(state, "key", key), action)
-        observation, (terminated, truncated) = self._observation(timestep.observation), self._ends(state, timestep)
-        return strongly_typed(state), transition(observation, timestep.reward, terminated, truncated)
+        state, timestep = self._env.step(with_raw_key(state, "key", key), action)
+        return timestep.observation, state, timestep.reward, *self._ends(state, timestep)
 
     def scene(self) -> Scene | None:
         """Jumanji's own viewer draws."""
@@ -120,15 +100,14 @@ class JumanjiEnvironment(Environment):
         terminated = ended & jnp.all(timestep.discount == 0.0)
         return terminated, ended if self._limit is None else ended | (state.step_count >= self._limit)
 
-    def _observation(self, native: Any) -> Observation:
+    def observe(self, native: Any) -> Observation:
         view = _only_entry(_convert_view(self._spec, native))
         mask = getattr(native, "action_mask", None)
         return Observation(view, None if mask is None else self._mask(mask))
 
     def _mask(self, mask: jax.Array) -> jax.Array:
         rows = mask.reshape(1, -1) if isinstance(self.action_space, Discrete) else mask
-        # A policy needs a legal choice, even where the episode has ended or an agent has finished.
-        return (rows | ~rows.any(-1, keepdims=True)).reshape(-1)
+        return _some_legal(rows).reshape(-1)
 
 
 class JumanjiAgents(JumanjiEnvironment):
@@ -145,8 +124,7 @@ class JumanjiAgents(JumanjiEnvironment):
         own = {key: _row(space) if views.get(key) is _own else space for key, space in entries.items()}
         self.observation_space = _only_entry(Dict(own))
         if self._world:
-            with _settings():
-                reset = jax.eval_shape(self.reset, jax.random.key(0))[1]
+            reset = jax.eval_shape(self.reset, jax.random.key(0))[1]
             self.observation_space = world_space(self.observation_space, reset.observation.agent_view)
         action = self._env.action_spec
         if mask is None:
@@ -154,35 +132,31 @@ class JumanjiAgents(JumanjiEnvironment):
         else:
             self.action_space = Discrete(mask.shape[-1])
 
-    def _observation(self, native: Any) -> Observation:
+    def observe(self, native: Any) -> Observation:
         parts, views = _convert_view(self._spec, native), _VIEWS[self._name]
 
-        def observe(agent: jax.Array) -> Any:
-            return {key: views.get(key, _shared)(part, agent, self.num_agents) for key, part in parts.items()}
+        def view_of(agent: jax.Array) -> Any:
+            seen = {key: view(parts[key], agent, self.num_agents) for key, view in views.items()}
+            return {key: seen.get(key, part) for key, part in parts.items()}
 
-        view = _only_entry(jax.vmap(observe)(jnp.arange(self.num_agents)))
+        view = _only_entry(jax.vmap(view_of)(jnp.arange(self.num_agents)))
         mask = getattr(native, "action_mask", None)
-        if mask is not None:
-            rows = mask.astype(bool)
-            mask = rows | ~rows.any(-1, keepdims=True)
-        return Observation(with_world(view) if self._world else view, mask)
+        view = with_world(view) if self._world else view
+        return Observation(view, None if mask is None else _some_legal(mask.astype(bool)))
 
 
-def _shared(part: Any, agent: jax.Array, num_agents: int) -> Any:
-    """Return what all agents see."""
-    del agent, num_agents
-    return part
+def _some_legal(rows: jax.Array) -> jax.Array:
+    # A policy needs a legal choice, even where the episode has ended or an agent has finished.
+    return rows | ~rows.any(-1, keepdims=True)
 
 
 def _own(part: Any, agent: jax.Array, num_agents: int) -> Any:
     """Return the row of an agent."""
-    del num_agents
     return jax.tree.map(lambda leaf: leaf[agent], part)
 
 
 def _own_first(part: Any, agent: jax.Array, num_agents: int) -> Any:
     """Return the rows of all agents, starting with the agent itself."""
-    del num_agents
     return jax.tree.map(lambda leaf: jnp.roll(leaf, -agent, axis=0), part)
 
 
@@ -210,10 +184,7 @@ _GENERATORS: dict[str, tuple[str, dict[str, Any]]] = {
         "routing.lbf.generator:RandomGenerator",
         {"grid_size": 8, "fov": 8, "num_agents": 2, "num_food": 2, "max_agent_level": 2, "force_coop": True},
     ),
-    "MultiCVRP-v0": (
-        "routing.multi_cvrp.generator:UniformRandomGenerator",
-        {"num_customers": 20, "num_vehicles": 2},
-    ),
+    "MultiCVRP-v0": ("routing.multi_cvrp.generator:UniformRandomGenerator", {"num_customers": 20, "num_vehicles": 2}),
     "RobotWarehouse-v0": (
         "routing.robot_warehouse.generator:RandomGenerator",
         {
@@ -252,22 +223,12 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         return constructor(**arguments)
 
     env = construct(build, fitted, name)
-    if by_agent and env.action_spec.shape[0] < 2:
-        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: it needs at least two agents")
     made = Vectorize(JumanjiAgents(env, name, world) if by_agent else JumanjiEnvironment(env, name))
     if fitted:
         # Some arguments show only at a reset that they do not fit.
         with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
             jax.eval_shape(made.reset, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1)))
     return made
-
-
-@contextlib.contextmanager
-def _settings() -> Iterator[None]:
-    # Several environments add arrays of different rank, and BinPack rounds in a way that jax will refuse one day.
-    with jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)
-        yield
 
 
 def _fit(

@@ -15,22 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
+from stoix_like.base_types import Observation
+from stoix_like.envs.arguments import check_choice, check_names, check_scenario, fit_params
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space, space_of
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.schema import INT32_MAX
 
 # Its data sets, its own training and its editor need them.
@@ -63,7 +55,7 @@ class Level(NamedTuple):
     sizes: Any  # the largest numbers of shapes, joints and thrusters, and sizes of images
 
 
-class KinetixEnvironment(Environment):
+class KinetixEnvironment(SuiteEnvironment):
     """A task of Kinetix."""
 
     def __init__(self, level: Level, kind: str, actions: str) -> None:
@@ -76,20 +68,23 @@ class KinetixEnvironment(Environment):
         )
         self.truncates_after = int(level.params.max_timesteps)
         self._motors, self._thrusters = level.sizes.num_motor_bindings, level.sizes.num_thruster_bindings
-        self.action_space = self._find_actions(actions)
+        low = np.array([-1.0] * self._motors + [0.0] * self._thrusters, np.float32)
+        spaces: dict[str, Space] = {
+            "discrete": Discrete(2 * self._motors + 1 + self._thrusters),
+            "multi_discrete": MultiDiscrete((3,) * self._motors + (2,) * self._thrusters),
+            "continuous": Box(low, np.ones_like(low), low.shape),
+        }
+        self.action_space = spaces[actions]
         view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
-        self.observation_space = _space(view)
+        self.observation_space = space_of(view)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            state = self._level.start if self._draw is None else self._draw(jax.random.key_data(key))
-            return strongly_typed(state), restart(self._observation(self._env.get_obs(state)))
+    def start(self, key: jax.Array) -> tuple[Any, State]:
+        state = self._level.start if self._draw is None else self._draw(jax.random.key_data(key))
+        return self._env.get_obs(state), state
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._endless)
-            at_limit = state.timestep >= self.params.max_timesteps
-            return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._endless)
+        return view, state, reward, terminated, state.timestep >= self.params.max_timesteps
 
     def scene(self) -> Scene:
         @functools.cache
@@ -110,21 +105,13 @@ class KinetixEnvironment(Environment):
         turns = [f"{motor} {way}" for motor in motors for way in ("backward", "forward")]
         return Legend(actions=(*turns, "none", *thrusters))
 
-    def _find_actions(self, actions: str) -> Space:
-        if actions == "discrete":
-            return Discrete(2 * self._motors + 1 + self._thrusters)
-        if actions == "multi_discrete":
-            return MultiDiscrete((3,) * self._motors + (2,) * self._thrusters)
-        low = np.array([-1.0] * self._motors + [0.0] * self._thrusters, np.float32)
-        return Box(low, np.ones_like(low), low.shape)
-
-    def _observation(self, view: Any) -> Observation:
+    def observe(self, native: Any) -> Observation:
         if self._kind == "pixels":
-            return Observation(jnp.round(_upright(view.image) * 255).astype(jnp.uint8))
+            return Observation(jnp.round(_upright(native.image) * 255).astype(jnp.uint8))
         if self._kind == "entities":
             # Masks as numbers, which all networks can read.
-            return Observation({name: jnp.asarray(part, jnp.float32) for name, part in vars(view).items()})
-        return Observation(jnp.asarray(view, jnp.float32))
+            return Observation({name: jnp.asarray(part, jnp.float32) for name, part in vars(native).items()})
+        return Observation(jnp.asarray(native, jnp.float32))
 
 
 def scenarios() -> list[str]:
@@ -142,8 +129,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_names("env.kwargs", kwargs, ("observation", "action"), name)
     kind, actions = str(kwargs.get("observation", "symbolic")), str(kwargs.get("action", "multi_discrete"))
     for key, value, known in (("observation", kind, _OBSERVATIONS), ("action", actions, _ACTIONS)):
-        if value not in known:
-            raise ConfigError(f"env.kwargs.{key}={value!r} is not one of {name}: {nearest(value, known)}")
+        check_choice(f"env.kwargs.{key}", value, known, name)
     defaults = {key: getattr(suite.EnvParams(), key) for key in _PARAMS}
     fitted = fit_params(defaults, params, name, positive=("max_timesteps",))
     level = load(name)
@@ -159,13 +145,6 @@ def load(name: str) -> Level:
             return Level(None, suite.EnvParams(), suite.static_env_params_from_size(size))
         start, sizes, params = saving.load_from_json_file(f"{size}/{level}")
     return Level(jax.tree.map(np.asarray, start), params, sizes)
-
-
-def _space(view: Any) -> ObservationSpace:
-    if isinstance(view, dict):
-        return Dict({name: _space(part) for name, part in view.items()})
-    low, high = (0, 255) if view.dtype == jnp.uint8 else (-np.inf, np.inf)
-    return Box(low, high, view.shape, view.dtype)
 
 
 def _upright(image: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,8 +32,6 @@ from stoix_like.envs.scenes import memory as drawings
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ArraySpace, Box, Discrete
 from stoix_like.schema import INT32_MAX
-
-_MAX_LENGTH = 100_000
 
 
 class DrawnTask(NamedTuple):
@@ -72,21 +70,17 @@ class Recall(Environment):
         """Draw an episode."""
 
     def legend(self) -> Legend:
-        return Legend(tuple(Feature(name, (place,), "", 0.0, 1.0) for place, name in enumerate(self._names())))
+        pairs = zip(self.columns, self._sizes, strict=True)
+        return _legend(name if size == 1 else f"{name}_{i}" for name, size in pairs for i in range(size))
 
     def scene(self) -> Scene:
         return Scene(partial(drawings.draw_plan, self.columns), drawings.FPS)
-
-    def _names(self) -> list[str]:
-        pairs = zip(self.columns, self._sizes, strict=True)
-        return [name if size == 1 else f"{name}_{i}" for name, size in pairs for i in range(size)]
 
     def reset(self, key: jax.Array) -> tuple[PlanState, TimeStep]:
         plan = self.draw(key)
         return PlanState(plan, jnp.zeros((), jnp.int32)), restart(self._observe(plan.shown[0]))
 
     def step(self, key: jax.Array, state: PlanState, action: jax.Array) -> tuple[PlanState, TimeStep]:
-        del key
         plan, steps = state.plan, state.steps + 1
         answer, length = plan.answer[state.steps], len(plan.answer)
         right = jnp.where(action == answer, 1.0, -1.0) / self._num_questions
@@ -195,9 +189,7 @@ class TMaze(Environment):
         self.truncates_after = self._limit = 4 * (length + 1)
 
     def legend(self) -> Legend:
-        names = ("goal_left", "goal_right", "corridor", "junction")
-        features = tuple(Feature(name, (place,), "", 0.0, 1.0) for place, name in enumerate(names))
-        return Legend(features, ("forward", "left", "right"))
+        return _legend(("goal_left", "goal_right", "corridor", "junction"), ("forward", "left", "right"))
 
     def scene(self) -> Scene:
         return Scene(partial(drawings.draw_t_maze, self._length), drawings.FPS)
@@ -208,7 +200,6 @@ class TMaze(Environment):
         return state, restart(self._observe(state))
 
     def step(self, key: jax.Array, state: MazeState, action: jax.Array) -> tuple[MazeState, TimeStep]:
-        del key
         cue, place, _, steps = state
         forward, at_junction = action == 0, place == self._length
         turned, advances = at_junction & ~forward, ~at_junction & forward
@@ -245,9 +236,13 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     return Vectorize(construct(TASKS[name], kwargs, name))
 
 
+def _legend(names: Iterable[str], actions: tuple[str, ...] = ()) -> Legend:
+    return Legend(tuple(Feature(name, (place,), "", 0.0, 1.0) for place, name in enumerate(names)), actions)
+
+
 def _count(least: int = 1, **named: Any) -> int:
-    """Return the one named number if it is an integer between `least` and the largest length."""
+    """Return the one named number if it is between `least` and the largest length."""
     ((name, value),) = named.items()
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_LENGTH:
-        raise ValueError(f"{name}={value} must be an integer from {least} to {_MAX_LENGTH:,}")
+    if not least <= value <= 100_000:
+        raise ValueError(f"{name}={value} must be an integer from {least} to 100,000")
     return value

@@ -13,20 +13,12 @@ import jax.numpy as jnp
 import navix
 from navix.rendering.cache import RenderingCache
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
+from stoix_like.base_types import Observation
+from stoix_like.envs.arguments import check_choice, check_names, check_scenario, fit_params
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.scenes.base import Scene, from_pictures
-from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.envs.spaces import Discrete
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 
 # The smallest and largest value of each kind of observation; navix declares too few symbols.
 _OBSERVATIONS = {
@@ -38,10 +30,8 @@ _OBSERVATIONS = {
     "rgb_first_person": (0, 255),
 }
 
-
 # A door that is opened with 2, as in KeyCorridor, has the symbol -2, which navix turns into the byte 254: here, 11.
 _OPENED_DOOR = 11
-_OPENS_DOORS = "Navix-KeyCorridor"
 
 
 class NavixState(NamedTuple):
@@ -51,7 +41,7 @@ class NavixState(NamedTuple):
     steps: jax.Array
 
 
-class NavixEnvironment(Environment):
+class NavixEnvironment(SuiteEnvironment):
     """A grid world of navix."""
 
     def __init__(self, env: Any, observation: str, bounds: tuple[int, int]) -> None:
@@ -59,32 +49,28 @@ class NavixEnvironment(Environment):
         self.truncates_after = int(env.max_steps)
         self._keeps_tiles = observation.startswith("rgb")
         self.action_space = Discrete(len(env.action_set))
-        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
-        self.observation_space = Box(*bounds, view.shape, view.dtype)
+        self.observation_space = self.box(*bounds)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            timestep = self._env.reset(key)
-        return self._state(timestep), restart(self._observation(timestep.observation))
+    def start(self, key: jax.Array) -> tuple[Any, State]:
+        timestep = self._env.reset(key)
+        return timestep.observation, self._state(timestep)
 
-    def step(self, key: jax.Array, state: NavixState, action: jax.Array) -> tuple[State, TimeStep]:
+    def advance(self, key: jax.Array, state: NavixState, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
         before = navix.Timestep(
             t=state.steps, state=state.grid.replace(key=key), observation=None, action=None, reward=None, step_type=None
         )
-        with jax.numpy_rank_promotion("allow"):
-            after = self._env._step(before, action)
-        view = self._observation(after.observation)
-        return self._state(after), transition(view, after.reward, after.is_termination(), after.is_truncation())
+        after = self._env._step(before, action)
+        return after.observation, self._state(after), after.reward, after.is_termination(), after.is_truncation()
 
-    def _observation(self, view: jax.Array) -> Observation:
-        is_symbolic = view.dtype == jnp.uint8 and not self._keeps_tiles
-        return Observation(jnp.where(view > 127, jnp.uint8(_OPENED_DOOR), view) if is_symbolic else view)
+    def observe(self, native: jax.Array) -> Observation:
+        is_symbolic = native.dtype == jnp.uint8 and not self._keeps_tiles
+        return Observation(jnp.where(native > 127, jnp.uint8(_OPENED_DOOR), native) if is_symbolic else native)
 
     def _state(self, timestep: Any) -> State:
         # Every step brings its own key. The cache holds images of the tiles, which only pixels need: without them,
         # states are a tenth of the size.
         unused = {"key": None} if self._keeps_tiles else {"key": None, "cache": None}
-        return strongly_typed(NavixState(timestep.state.replace(**unused), timestep.t))
+        return NavixState(timestep.state.replace(**unused), timestep.t)
 
     def scene(self) -> Scene:
         @jax.jit
@@ -105,14 +91,12 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_scenario("navix", name, scenarios())
     check_names("env.kwargs", kwargs, ("observation_fn",), name)
     observation = str(kwargs.get("observation_fn", "symbolic"))
-    if observation not in _OBSERVATIONS:
-        hint = nearest(observation, _OBSERVATIONS)
-        raise ConfigError(f"env.kwargs.observation_fn={observation!r} is not an observation of {name}: {hint}")
+    check_choice("env.kwargs.observation_fn", observation, _OBSERVATIONS, name)
     env = navix.make(name, observation_fn=getattr(navix.observations, observation))
     # Newer versions warn of the other spelling.
     coefficient = "penalty_coeff" if hasattr(env, "penalty_coeff") else "penality_coeff"
     defaults = {name: getattr(env, name) for name in ("max_steps", coefficient)}
     fitted = fit_params(defaults, params, name, positive=("max_steps",))
-    opens = name.startswith(_OPENS_DOORS) and observation.startswith("symbolic")
+    opens = name.startswith("Navix-KeyCorridor") and observation.startswith("symbolic")
     bounds = (0, _OPENED_DOOR) if opens else _OBSERVATIONS[observation]
     return Vectorize(NavixEnvironment(env.replace(**fitted), observation, bounds))

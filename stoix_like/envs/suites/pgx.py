@@ -18,22 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 import pgx
 
-from stoix_like.base_types import Observation, TimeStep
+from stoix_like.base_types import Observation
 from stoix_like.envs.arguments import check_names, check_scenario, construct
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
 from stoix_like.envs.opponents import KEY, RANDOM, Opponent, find_opponent
 from stoix_like.envs.scenes import svg, views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.errors import ConfigError, first_line
+from stoix_like.envs.suites.adapter import SuiteEnvironment
+from stoix_like.errors import ConfigError
+from stoix_like.user_code import refusing
 
 # Games of pgx that are not supported here, with the reason.
 _UNSUPPORTED = {
@@ -47,12 +41,8 @@ _MOVE_LIMITS = {"animal_shogi": 256, "chess": 512, "gardner_chess": 256, "shogi"
 # Games that end after a time that is not observed, and by nothing else.
 _TIMED = frozenset({"minatar-freeway"})
 
-# Written in Japanese, for which matplotlib has no font.
-_NOT_DRAWN = frozenset({"shogi"})
-
 # Arguments with which pgx builds the scenarios.
 _PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
-
 
 # The opponent with which actions are moves of both players, which only training knows.
 _SELF = "self"
@@ -74,7 +64,7 @@ _AGENT = 0
 _OPPONENT_STREAM, _DICE_STREAM = 0x0FF0, 0xD1CE
 
 
-class PgxEnvironment(Environment):
+class PgxEnvironment(SuiteEnvironment):
     """A game of pgx for one player, or for two with an opponent.
 
     `opponent`: chooses the actions of the other player; None: each action is a move of the player to move.
@@ -90,30 +80,27 @@ class PgxEnvironment(Environment):
         low, high = (0.0, 1.0) if game.observation.dtype == bool else (-np.inf, np.inf)
         self.observation_space = Box(low, high, game.observation.shape)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            game = _unobserved(self._env.init(key))
-            if self._opponent is not None:
-                game, _ = self._play_opponent(self._opponent, key, game)
-            return game, restart(self._observation(game))
+    def start(self, key: jax.Array) -> tuple[Any, State]:
+        game = _unobserved(self._env.init(key))
+        if self._opponent is not None:
+            game, _ = self._play_opponent(self._opponent, key, game)
+        return game, game
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            game = self._move(key, state, action)
-            if self._opponent is None:
-                reward = game.rewards[state.current_player]
-            else:
-                game, reward = self._play_opponent(self._opponent, key, game)
-            observation = self._observation(game)
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        game = self._move(key, state, action)
+        if self._opponent is None:
+            reward = game.rewards[state.current_player]
+        else:
+            game, reward = self._play_opponent(self._opponent, key, game)
         undecided = self._at_limit(game)
-        return game, transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
+        return game, game, reward, game.terminated & ~undecided, game.truncated | undecided
 
     def against(self, opponent: Any) -> PgxEnvironment:
         return PgxEnvironment(self._env, _find_opponent(opponent, self._env))
 
     def scene(self) -> Scene | None:
         name = self._env.id
-        if name in _NOT_DRAWN:
+        if name == "shogi":  # written in Japanese, for which matplotlib has no font
             return None
         if name not in pgx.available_envs() or name.startswith("minatar-"):
             return views.find_scene(self.observation_space)
@@ -155,7 +142,7 @@ class PgxEnvironment(Environment):
             return jnp.zeros((), bool)
         return (game._step_count >= self._move_limit) & (game.rewards == 0.0).all()
 
-    def _observation(self, game: Any) -> Observation:
+    def observe(self, game: Any) -> Observation:
         # Against an opponent, it may be the other's turn at the end of a game.
         player = game.current_player if self._opponent is None else _AGENT
         view = self._env._observe(game, player)
@@ -192,13 +179,14 @@ def scenarios() -> list[str]:
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
     """Build games of pgx."""
     check_scenario("pgx", name, scenarios(), _UNSUPPORTED)
-    check_names("env.params", params, [], name)
     env = pgx.make(name)
     arguments = {key: value for key, value in kwargs.items() if key != "opponent"}
     if arguments:
         env = construct(functools.partial(env.__class__, **_PRESETS.get(name, {})), arguments, name)
-        _check_game(env, arguments, name)
-    return adapt(env, kwargs, {}, name)
+        # pgx does not check sizes, and some games have only one that works.
+        with refusing(f"env.kwargs={arguments} is invalid for {name}", "use values like the defaults"):
+            jax.eval_shape(env.init, jax.random.key(0))
+    return adapt(env, kwargs, params, name)
 
 
 def adapt(env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], name: str) -> VectorEnvironment:
@@ -227,11 +215,3 @@ def _find_opponent(opponent: Any, env: Any, key: str = KEY) -> Opponent:
     if opponent in typing.get_args(pgx.BaselineModelId):
         raise ConfigError(f"{key}={opponent} is not supported: pgx would download the model")
     return find_opponent(opponent, env.init, random_opponent, key, f"random, {_SELF}," if key == _KEY else RANDOM)
-
-
-def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
-    # pgx does not check sizes, and some games have only one that works.
-    try:
-        jax.eval_shape(env.init, jax.random.key(0))
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise ConfigError(f"env.kwargs={dict(arguments)} is invalid for {name}: {first_line(error)}") from error

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs.arguments import fit_params
+from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition, with_raw_key
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace
-from stoix_like.errors import ConfigError
+from stoix_like.envs.spaces import Box, space_of
 from stoix_like.schema import INT32_MAX
 
 
@@ -56,7 +53,7 @@ class PhysicsEnvironment(Environment):
             self._shapes = jax.eval_shape(env.reset, raw_key)
         # Both suites rescale actions from [-1, 1] themselves where the actuators have other limits.
         self.action_space = Box(-1.0, 1.0, (env.action_size,))
-        self.observation_space = _unbounded(self._shapes.obs)
+        self.observation_space = space_of(self._shapes.obs)
 
     def legend(self) -> Legend:
         return find_legend(self._name, self.observation_space)
@@ -71,7 +68,7 @@ class PhysicsEnvironment(Environment):
             after = strongly_typed(self._env.step(with_raw_key(self._with_empty(state), "rng", key), action))
         # A simulation can diverge. Playground then sets `done`, brax continues with NaN. Here it terminates with no
         # reward and with the last observation that was finite, because a single NaN would spoil the statistics.
-        finite = _all_finite((after.obs, after.reward))
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((after.obs, after.reward))]).all()
         view = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after.obs, state.obs)
         reward = jnp.where(finite, after.reward, 0.0)
         truncated = jnp.asarray(after.info.get("truncation", False), bool)
@@ -93,27 +90,6 @@ class PhysicsEnvironment(Environment):
         )
 
 
-def fit_parameters(
-    params: Mapping[str, Any], defaults: Mapping[str, Any], owner: str, positive: Sequence[str]
-) -> dict[str, Any]:
-    """Convert `env.params` to the types of their defaults."""
-    fitted = fit_params(defaults, params, owner, positive=("episode_length",))
-    for name, value in fitted.items():
-        if name in positive and value <= 0:
-            raise ConfigError(f"env.params.{name}={value!r} must be positive: the default is {defaults[name]!r}")
-    return fitted
-
-
 def _without_empty(state: State) -> State:
     # A simulation without contacts has arrays of size zero, which checkpoints cannot store.
     return jax.tree.map(lambda leaf: leaf if leaf.size else None, state)
-
-
-def _all_finite(tree: PyTree) -> jax.Array:
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
-
-
-def _unbounded(view: Any) -> ObservationSpace:
-    if isinstance(view, Mapping):
-        return Dict({name: _unbounded(entry) for name, entry in view.items()})
-    return Box(-math.inf, math.inf, view.shape, view.dtype)

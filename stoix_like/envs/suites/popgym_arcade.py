@@ -15,27 +15,20 @@ import jax.numpy as jnp
 from popgym_arcade import environments
 from popgym_arcade.registration import REGISTERED_ENVIRONMENTS
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, fit_params
-from stoix_like.envs.environment import (
-    Environment,
-    State,
-    VectorEnvironment,
-    Vectorize,
-    restart,
-    strongly_typed,
-    transition,
-)
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.base_types import Observation
+from stoix_like.envs.arguments import check_scenario, fit_params
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
+from stoix_like.envs.spaces import Discrete
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, scalar
+from stoix_like.schema import INT32_MAX
 
-_SIZES = (128, 256)
+_KWARGS = {"partial_obs": False, "obs_size": 128}
 _LIMIT = "max_steps_in_episode"
 
 
-class PopgymArcadeEnvironment(Environment):
+class PopgymArcadeEnvironment(SuiteEnvironment):
     """A game of POPGym Arcade without its time limit."""
 
     truncates_after = INT32_MAX
@@ -43,18 +36,17 @@ class PopgymArcadeEnvironment(Environment):
     def __init__(self, env: Any, params: Any) -> None:
         self._env, self.params = env, params
         self.action_space = Discrete(env.action_space(params).n)
-        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
-        self.observation_space = Box(0, 255, view.shape, view.dtype)
+        self.observation_space = self.box(0, 255)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            view, state = self._env.reset_env(key, self.params)
-        return strongly_typed(state), restart(_observation(view))
+    def start(self, key: jax.Array) -> Any:
+        return self._env.reset_env(key, self.params)
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            view, state, reward, _, info = self._env.step_env(key, state, action, self.params)
-        return strongly_typed(state), transition(_observation(view), reward, info["terminated"], False)
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        view, state, reward, _, info = self._env.step_env(key, state, action, self.params)
+        return view, state, reward, info["terminated"], False
+
+    def observe(self, native: jax.Array) -> Observation:
+        return Observation(native.astype(jnp.uint8))  # one family of games returns bytes as floats
 
 
 def scenarios() -> list[str]:
@@ -65,7 +57,13 @@ def scenarios() -> list[str]:
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
     """Build environments of POPGym Arcade."""
     check_scenario("popgym_arcade", name, scenarios())
-    env = _construct(name, kwargs)
+    arguments = _KWARGS | fit_params(_KWARGS, kwargs, name, key="env.kwargs")
+    if arguments["obs_size"] not in (128, 256):
+        raise ConfigError(f"env.kwargs.obs_size={kwargs['obs_size']!r} is invalid for {name}: use 128 or 256")
+    with jax.numpy_rank_promotion("allow"):
+        env = getattr(environments, name)(**arguments)
+    # gymnax 1 asks for the discount under another name than the games, which were written for its predecessor.
+    env.is_terminated = env.is_terminal
     defaults = env.default_params
     # Two families of games have another name for it.
     limit_name = _LIMIT if hasattr(env, _LIMIT) else "max_episode_length"
@@ -79,22 +77,3 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     endless = {key: INT32_MAX if key == _LIMIT else value for key, value in fitted.items() if key in known}
     game = PopgymArcadeEnvironment(env, dataclasses.replace(defaults, **endless))
     return TimeLimit(Vectorize(game), fitted[_LIMIT])
-
-
-def _construct(name: str, kwargs: Mapping[str, Any]) -> Any:
-    check_names("env.kwargs", kwargs, ("partial_obs", "obs_size"), name)
-    partial_obs = scalar(bool, kwargs.get("partial_obs", False))
-    if partial_obs is None:
-        raise ConfigError(f"env.kwargs.partial_obs={kwargs['partial_obs']!r} is invalid for {name}: use true or false")
-    obs_size = scalar(int, kwargs.get("obs_size", _SIZES[0]))
-    if obs_size not in _SIZES:
-        raise ConfigError(f"env.kwargs.obs_size={kwargs['obs_size']!r} is invalid for {name}: use 128 or 256")
-    with jax.numpy_rank_promotion("allow"):
-        env = getattr(environments, name)(partial_obs=partial_obs, obs_size=obs_size)
-    # gymnax 1 asks for the discount under another name than the games, which were written for its predecessor.
-    env.is_terminated = env.is_terminal
-    return env
-
-
-def _observation(view: jax.Array) -> Observation:
-    return Observation(view.astype(jnp.uint8))  # one family of games returns bytes as floats

@@ -79,7 +79,6 @@ class Probe(Environment):
 
     def first_view(self, key: jax.Array) -> jax.Array:
         """Return the first view of an episode `[D]`; by default, one."""
-        del key
         return jnp.ones((1,), jnp.float32)
 
     def reset(self, key: jax.Array) -> tuple[ProbeState, TimeStep]:
@@ -87,7 +86,6 @@ class Probe(Environment):
         return ProbeState(view, jnp.zeros((), jnp.int32)), restart(Observation(view))
 
     def step(self, key: jax.Array, state: ProbeState, action: jax.Array) -> tuple[ProbeState, TimeStep]:
-        del key
         reward, terminated, truncated, view = self.outcome(state, action)
         return ProbeState(view, state.steps + 1), transition(Observation(view), reward, terminated, truncated)
 
@@ -103,32 +101,32 @@ class OneStepProbe(Probe):
         return Outcome(self.reward(state.view, action), True, False, state.view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        del gamma
         return jnp.full(view.shape[:-1], self.optimal_return)
+
+
+class SignedProbe(OneStepProbe):
+    """Base class of probes with one step per episode and the view -1 or 1."""
+
+    def first_view(self, key: jax.Array) -> jax.Array:
+        return _sign(key)
 
 
 class Value(OneStepProbe):
     """Probe with a reward of one: can the critic learn a constant?"""
 
     def reward(self, view: jax.Array, action: jax.Array) -> float:
-        del view, action
         return 1.0
 
 
-class ObservedValue(OneStepProbe):
+class ObservedValue(SignedProbe):
     """Probe with the view as reward, -1 or 1: does the critic use the observation?"""
 
     optimal_return = 0.0
 
-    def first_view(self, key: jax.Array) -> jax.Array:
-        return _sign(key)
-
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        del action
         return view[0]
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        del gamma
         return view[..., 0]
 
 
@@ -136,11 +134,9 @@ class Discount(Probe):
     """Probe of two steps, with views -1 and 1, and a reward of one for the second: are rewards discounted?"""
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        del key
         return jnp.full((1,), -1.0, jnp.float32)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        del action
         last = state.steps == 1
         return Outcome(last, last, False, jnp.ones_like(state.view))
 
@@ -159,7 +155,6 @@ class TimeLimited(Probe):
         self.optimal_return = float(limit)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        del action
         return Outcome(1.0, False, state.steps + 1 >= self.limit, state.view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
@@ -175,11 +170,9 @@ class Terminating(Probe):
         self.observation_space = Box(0.0, 1.0, (limit,))
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        del key
         return jax.nn.one_hot(0, self.limit, dtype=jnp.float32)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        del action
         # All zeros after termination.
         view = jax.nn.one_hot(state.steps + 1, self.limit, dtype=jnp.float32)
         return Outcome(1.0, state.steps + 1 >= self.limit, False, view)
@@ -193,43 +186,33 @@ class Action(OneStepProbe):
     """Probe with a reward of one for action 1: does the policy follow the advantage?"""
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        del view
         return action == 1
 
 
-class ProbePolicy(OneStepProbe):
+class ProbePolicy(SignedProbe):
     """Probe with a reward of one for action 1 at view 1 and action 0 at view -1: does the policy use the view?"""
-
-    def first_view(self, key: jax.Array) -> jax.Array:
-        return _sign(key)
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
         return (action == 1) == (view[0] > 0)
 
 
-class MultiDiscretePolicy(OneStepProbe):
+class MultiDiscretePolicy(SignedProbe):
     """Probe with a reward of one half per correct entry: the action is (1, 2) at view 1 and (0, 0) at view -1."""
 
     action_space = MultiDiscrete((2, 3))
-
-    def first_view(self, key: jax.Array) -> jax.Array:
-        return _sign(key)
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
         right = jnp.where(view > 0, jnp.asarray((1, 2)), jnp.asarray((0, 0)))
         return jnp.mean(action == right, dtype=jnp.float32)
 
 
-class MixedPolicy(OneStepProbe):
+class MixedPolicy(SignedProbe):
     """Probe with a choice and a push: reward one for the choice that fits the view, less the squared error of the push.
 
     At view 1, the choice is 1 and the push 0.5; at view -1, they are 0 and -0.5.
     """
 
     action_space = Dict({"choice": Discrete(3), "push": Box(-1.0, 1.0, (1,))})
-
-    def first_view(self, key: jax.Array) -> jax.Array:
-        return _sign(key)
 
     def reward(self, view: jax.Array, action: Any) -> jax.Array:
         right = jnp.asarray(action["choice"] == (view[0] > 0), jnp.float32)
@@ -243,7 +226,6 @@ class ContinuousAction(OneStepProbe):
     action_space = Box(-1.0, 1.0, (1,))
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
-        del view
         return -((action[0] - 0.5) ** 2)
 
 
@@ -279,7 +261,6 @@ class RepeatFirstProbe(Environment):
         return RepeatState(cue, jnp.zeros((), jnp.int32)), restart(self._observation(cue, 0))
 
     def step(self, key: jax.Array, state: RepeatState, action: jax.Array) -> tuple[RepeatState, TimeStep]:
-        del key
         last = state.steps == self.delay
         reward = last & ((action == 1) == (state.cue > 0))
         observation = self._observation(0.0, state.steps + 1)

@@ -18,6 +18,8 @@ def params(**values):
 
 CONFORMANT = [
     ("brax", "fast", 60, params(episode_length=20)),
+    ("brax", "fast", 25, {"kwargs": {"obs_mode": "dict_state", "asymmetric_obs": True}, **params(episode_length=20)}),
+    *(("brax", name, 300, params(episode_length=100)) for name in ("inverted_pendulum", "reacher", "hopper")),
     ("craftax", CLASSIC, 2000, {}),
     *(("craftax", name, 40, params(max_timesteps=15)) for name in ("Craftax-Symbolic-v1", "Craftax-Classic-Pixels-v1")),
     ("envpool", "CartPole-v1", 200, {}),
@@ -29,6 +31,7 @@ CONFORMANT = [
     *(("navix", f"Navix-{x}-v0", 2000, {}) for x in ("Dynamic-Obstacles-5x5", "DoorKey-5x5", "KeyCorridorS3R1")),
     *(("navix", EMPTY, 120, {"kwargs": {"observation_fn": view}}) for view in VIEWS),
     ("octax", "brix", 120, {}),
+    *(("playground", name, 250, params(episode_length=100)) for name in ("CartpoleBalance", "ReacherEasy")),
     *(("popgym_arcade", f"{name}Easy", 2000, {}) for name in ("CartPole", "Skittles", "MineSweeper")),
     *(("popgym_arcade", f"{name}Easy", 300, params(max_steps_in_episode=60)) for name in ENDED),
     *(("xminigrid", f"MiniGrid-{name}", 2000, {}) for name in ("Empty-5x5", "DoorKey-5x5", "Playground")),

@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs import EnvConfig, ScenarioConfig, make
 from stoix_like.envs.suites.gymnax import scenarios
-from support.conformance import check_carry
 
 N, T, LIMIT = 2, 22, 6
 
@@ -74,12 +73,6 @@ def test_steps_equal_those_of_gymnax(name):
     if name in NEVER_TERMINATE:
         np.testing.assert_array_equal(np.flatnonzero(timesteps.truncated[:, 0]), np.arange(LIMIT - 1, T, LIMIT))
     assert (timesteps.terminated | timesteps.truncated).any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", scenarios())
-def test_states_keep_their_shapes_and_dtypes(name):
-    check_carry(make_eval(config(name)))
 
 
 def test_constructor_arguments_and_array_parameters():

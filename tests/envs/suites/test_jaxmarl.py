@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -8,18 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from stoix_like.config import parse_config
-from stoix_like.envs import Box, Discrete, make, make_eval
+from stoix_like.envs import make, make_eval
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes.base import RecordedEpisode
-from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from support.composed import compose_config
-from support.conformance import check_carry, check_elements, check_mask, env_config, player
+from support.conformance import check_carry, check_games, env_config
 from support.lazily import Lazy
 from support.recordings import still
-from support.resumed import assert_resumed_equals_whole
 
 pytestmark = pytest.mark.slow
 
@@ -38,20 +33,7 @@ LIMITED = [
 ]
 
 
-def rollout(name, num_steps, **changes):
-    env = make(env_config("jaxmarl", name, **changes))
-    first, actions, steps = player(env, num_steps, NUM_GAMES * env.num_agents)(jax.random.key(0))
-    check_elements(env.observation_space, first.observation.agent_view, 1)
-    check_elements(env.observation_space, steps.next_observation.agent_view, 2)
-    check_mask(env.action_space, steps.next_observation.action_mask)
-    assert not (steps.terminated & steps.truncated).any()
-    assert np.isfinite(steps.reward).all()
-    by_game = jax.tree.map(lambda leaf: leaf.reshape(num_steps, NUM_GAMES, env.num_agents, *leaf.shape[2:]), steps)
-    for flag in (by_game.terminated, by_game.truncated):
-        np.testing.assert_array_equal(flag, np.broadcast_to(flag[..., :1], flag.shape))
-    if env.team_reward:
-        np.testing.assert_array_equal(by_game.reward, np.broadcast_to(by_game.reward[..., :1], by_game.reward.shape))
-    return env, actions, by_game
+rollout = partial(check_games, "jaxmarl")
 
 
 @pytest.mark.parametrize(("name", "kwargs", "length"), LIMITED)
@@ -174,36 +156,6 @@ def test_players_of_hanabi_wait_their_turn():
     assert steps.terminated.any()
     assert not steps.truncated.any()
     assert steps.reward.any()
-
-
-HANABI = [
-    *("env=jaxmarl/hanabi_small", "arch.num_devices=1", "arch.total_num_envs=4", "arch.total_timesteps=128"),
-    *("arch.num_evaluation=4", "arch.num_eval_episodes=2", "arch.absolute_metric=false"),
-    *("system.rollout_length=8", "system.num_minibatches=2"),
-    *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
-]
-
-
-def test_a_run_of_hanabi_resumes_bit_identically(tmp_path):
-    setup = set_up(parse_config(compose_config(HANABI)))
-    whole = assert_resumed_equals_whole(lambda writer: TrainingLoop(setup, MultiLogger([]), writer), tmp_path)
-    mask = whole.state.shards.rollout_state.timestep.observation.action_mask
-    assert mask.any(-1).all()
-    assert not mask.all()
-
-
-def test_agents_of_other_kinds_are_padded():
-    env, actions, steps = rollout("MPE_simple_speaker_listener_v4", 10)
-    assert (env.observation_space.shape, env.action_space) == ((11,), Discrete(5))
-    np.testing.assert_array_equal(steps.next_observation.action_mask[0, 0, 0], [True] * 3 + [False] * 2)
-    assert steps.next_observation.action_mask[0, 0, 1].all()
-    assert not steps.next_observation.agent_view[..., 0, 3:].any()
-    assert actions.reshape(10, NUM_GAMES, 2)[..., 0].max() < 3
-    tag = make(env_config("jaxmarl", "MPE_simple_tag_v3"))
-    assert (tag.num_agents, tag.observation_space.shape, tag.team_reward) == (4, (16,), False)
-    leader = make(env_config("jaxmarl", "MPE_simple_world_comm_v3"))
-    assert isinstance(leader.action_space, Box)
-    assert leader.action_space.shape == (9,)
 
 
 def drawn(name, *changes):

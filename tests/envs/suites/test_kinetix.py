@@ -29,14 +29,8 @@ def test_an_episode_equals_one_of_the_suite():
     env = make_eval(env_config("kinetix", LEVEL))
     level = kinetix.load(LEVEL)
     suite = kinetix.suite
-    bare = suite.make_kinetix_env(
-        suite.ActionType.MULTI_DISCRETE,
-        suite.ObservationType.SYMBOLIC_FLAT,
-        None,
-        level.params,
-        level.sizes,
-        auto_reset=False,
-    )
+    kinds = suite.ActionType.MULTI_DISCRETE, suite.ObservationType.SYMBOLIC_FLAT
+    bare = suite.make_kinetix_env(*kinds, None, level.params, level.sizes, auto_reset=False)
 
     def both(key):
         keys = jax.random.split(key, num_envs)
@@ -54,11 +48,8 @@ def test_an_episode_equals_one_of_the_suite():
             inner = jax.tree.map(lambda leaf, old: jnp.asarray(leaf, old.dtype), after, inner)
             return (state, inner), (ours, (view, reward, end))
 
-        return (
-            first,
-            jax.vmap(bare.get_obs)(inner),
-            jax.lax.scan(step, (state, inner), jax.random.split(key, num_steps))[1],
-        )
+        view = jax.vmap(bare.get_obs)(inner)
+        return first, view, jax.lax.scan(step, (state, inner), jax.random.split(key, num_steps))[1]
 
     with jax.numpy_rank_promotion("allow"):
         first, view, (ours, (views, rewards, ends)) = jax.jit(both)(jax.random.key(0))

@@ -21,13 +21,9 @@ mjx_hinge = Lazy("support.mjx_hinge")
 pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.usefixtures("without_type_checks")]
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
 RUN = [
-    *(
-        "system=ppo/ff_ppo",
-        "env._target_=support.mjx_hinge.Hinge",
-        "system.rollout_length=16",
-        "system.num_minibatches=2",
-    ),
-    *("arch.total_num_envs=8", "arch.total_timesteps=2e4", "arch.num_evaluation=20", "arch.num_eval_episodes=4"),
+    *("system=ppo/ff_ppo", "env._target_=support.mjx_hinge.Hinge", "system.rollout_length=16"),
+    *("system.num_minibatches=2", "arch.total_num_envs=8", "arch.total_timesteps=2e4"),
+    *("arch.num_evaluation=20", "arch.num_eval_episodes=4"),
 ]
 
 

@@ -25,7 +25,7 @@ def test_an_opened_door_is_a_symbol_beside_the_others():
     env = make_eval(env_config("navix", "Navix-KeyCorridorS3R1-v0"))
     assert (env.observation_space.low, env.observation_space.high) == (0, 11)
     view = np.uint8([[[3, 254, 5]]])
-    found = env.unwrapped.env._observation(view).agent_view
+    found = env.unwrapped.env.observe(view).agent_view
     np.testing.assert_array_equal(found, [[[3, 11, 5]]])
 
 

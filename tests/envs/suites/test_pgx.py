@@ -4,8 +4,8 @@ import numpy as np
 import pgx
 import pytest
 
-from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, make, make_eval
-from stoix_like.envs.suites.pgx import _legal_actions, random_opponent, scenarios
+from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs.suites.pgx import _legal_actions, scenarios
 from stoix_like.errors import ConfigError
 from support import custom_envs
 from support.conformance import check, env_config, rollout
@@ -66,42 +66,6 @@ def play_opponent(step, game, key):
         game = step(game, first_legal(None, game), jax.random.fold_in(key, 0xD1CE))
         reward, num_moves = reward + float(game.rewards[0]), num_moves + 1
     return game, reward, num_moves
-
-
-def test_exactly_the_masked_actions_are_illegal():
-    """An illegal move loses at once; on the second move of tic-tac-toe, no legal one ends the game."""
-    env = make_eval(env_config("pgx", "tic_tac_toe"))
-    keys = jax.random.split(jax.random.key(0), 8)
-
-    @jax.jit
-    def play():
-        state, first = env.reset(keys)
-        return first.observation.action_mask, jax.vmap(lambda a: env.step(keys, state, jnp.full((8,), a))[1])(
-            jnp.arange(9)
-        )
-
-    mask, outcomes = play()
-    assert {int(n) for n in mask.sum(-1)} == {8, 9}
-    np.testing.assert_array_equal(outcomes.terminated.T, ~mask)
-    np.testing.assert_array_equal(outcomes.reward.T, -1.0 * ~mask)
-
-
-def test_opponent_moves_first_in_half_of_the_games():
-    env = make_eval(env_config("pgx", "tic_tac_toe"))
-    _, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 400))
-    stones = np.asarray(first.observation.agent_view).sum((1, 2))
-    # One stone of the opponent, or none: the first channel is the agent's.
-    assert (stones[:, 0] == 0).all()
-    assert stones[:, 1].mean() == pytest.approx(0.5, abs=0.1)
-
-
-def test_random_opponent_plays_all_legal_moves_equally_often():
-    game = pgx.make("tic_tac_toe").init(jax.random.key(0))
-    game = game.replace(legal_action_mask=jnp.arange(9) % 3 == 1)
-    actions = jax.vmap(lambda key: random_opponent(key, game))(jax.random.split(jax.random.key(1), 600))
-    counts = np.bincount(np.asarray(actions), minlength=9)
-    assert (counts[[1, 4, 7]] > 160).all()
-    assert counts.sum() == counts[[1, 4, 7]].sum()
 
 
 IN_TURN = ["animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "hex", "kuhn_poker", "othello"]
@@ -196,14 +160,6 @@ def test_shogi_is_not_drawn():
     assert make_eval(env_config("pgx", "tic_tac_toe")).scene() is not None
 
 
-def test_a_minatar_game_has_no_opponent():
-    env = make(env_config("pgx", "minatar-breakout", kwargs={"sticky_action_prob": 0.5}))
-    assert env.observation_space.shape == (10, 10, 4)
-    assert env.action_space == Discrete(3)
-    _, _, steps = rollout(env, 30)
-    assert steps.terminated.any()
-
-
 def test_constructor_arguments_and_import_paths():
     opponent = "stoix_like.envs.suites.pgx.random_opponent"
     env = make(env_config("pgx", "go_9x9", kwargs={"size": 5, "opponent": opponent}))
@@ -262,8 +218,6 @@ def test_constructors_with_any_arguments_get_the_opponent_unless_they_build_a_ga
     [
         (pgx.make("backgammon"), {"opponent": "self"}, "opponent=self does not fit Own, where players do not"),
         (Duel, {"players": 3}, "Own has 3 players, and at most two are supported"),
-        (custom_envs.Corridor(), {"opponent": "self"}, "opponent=self: Own is not a pgx game: leave it out"),
-        (custom_envs.Corridor, {"opponent": "self"}, "opponent=self: Own is not a pgx game: leave it out"),
     ],
 )
 def test_what_is_no_game_for_two_has_no_opponent(game, kwargs, words):

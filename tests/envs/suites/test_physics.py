@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from stoix_like.envs import make
-from stoix_like.envs.suites.physics import fit_parameters
-from stoix_like.errors import ConfigError
 from support import conformance
 from support.lazily import Lazy
 
@@ -88,11 +86,3 @@ def test_a_truncation_that_the_environment_reports_is_not_a_termination():
 def test_a_start_state_that_is_used_again_does_not_repeat_its_random_events():
     _, _, steps = conformance.rollout(make(config("drawing", auto_reset="cached")), 6)
     assert len(np.unique(steps.next_observation.agent_view[:, 0])) == 6
-
-
-def test_parameters_are_positive_numbers_of_their_types():
-    defaults = {"episode_length": 1000, "ctrl_dt": 0.02}
-    assert fit_parameters({"ctrl_dt": 1}, defaults, "Walker", ["ctrl_dt"]) == {"ctrl_dt": 1.0}
-    with pytest.raises(ConfigError, match=r"env.params.ctrl_dt=-0.5 must be positive: the default is 0.02"):
-        fit_parameters({"ctrl_dt": -0.5}, defaults, "Walker", ["ctrl_dt"])
-    assert fit_parameters({"ctrl_dt": -0.5}, defaults, "Walker", []) == {"ctrl_dt": -0.5}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import list_scenarios, make, make_eval
+from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError
 from support import conformance, menagerie, randomized
 from support.lazily import Lazy
@@ -21,23 +21,10 @@ def config(name=CHEAP, **changes):
     return conformance.env_config("playground", name, **changes)
 
 
-def test_all_registered_tasks_are_listed():
-    assert set(list_scenarios()["playground"]) == set(mujoco_playground.registry.ALL_ENVS)
-
-
 def test_actions_lie_within_the_bounds_of_the_actuators():
     for name in mujoco_playground.dm_control_suite.ALL_ENVS:
         env = mujoco_playground.dm_control_suite.load(name, config_overrides={"impl": "jax"})
         assert (env.mj_model.actuator_ctrlrange == [-1, 1]).all(), name
-
-
-# Physics costs milliseconds per step in unoptimised programs: 250 steps instead of 2,000, with several episodes.
-@pytest.mark.parametrize("name", ["CartpoleBalance", "ReacherEasy"])
-def test_environment_conforms_and_its_time_limit_truncates(name):
-    _, _, steps = conformance.check("playground", name, 250, params={"episode_length": 100})
-    assert not steps.terminated.any()
-    np.testing.assert_array_equal(np.flatnonzero(steps.truncated.all(1)), [99, 199])
-    assert steps.truncated.sum() == 2 * conformance.NUM_ENVS
 
 
 @pytest.mark.parametrize("name", [CHEAP, "CartpoleBalance"])
@@ -105,19 +92,13 @@ def test_a_robot_is_randomised_as_the_suite_registers_it():
         make(config("PandaPickCube", randomization="registered", assets=menagerie.models_of("franka_emika_panda")))
 
 
-def test_a_task_of_an_older_jax_is_refused():
-    message = "env.scenario.name=LeapCubeReorient does not run with jax .*argument 'a_max': choose another task"
-    with pytest.raises(ConfigError, match=message):
-        make(config("LeapCubeReorient", assets=menagerie.models_of("leap_hand")))
-
-
 def test_models_that_are_missing_raise_and_nothing_is_downloaded(tmp_path):
     name, clone = "Go1JoystickFlatTerrain", "which no run downloads: git clone https://.*/mujoco_menagerie PATH, git -C"
     with pytest.raises(ConfigError, match=f"env.scenario.name={name} needs models of mujoco_menagerie, {clone}"):
         make(config(name))
     with pytest.raises(ConfigError, match=f"{tmp_path}/none is not a directory of mujoco_menagerie, {clone}"):
         make(config(name, assets=f"{tmp_path}/none"))
-    with pytest.raises(ConfigError, match=f"env.assets={tmp_path} does not fit {name}: .*at commit [0-9a-f]{{40}}"):
+    with pytest.raises(ConfigError, match=f"env.assets={tmp_path} does not fit {name} .*at commit [0-9a-f]{{40}}"):
         make(config(name, assets=str(tmp_path)))
     with pytest.raises(ConfigError, match=f"env.assets={tmp_path} has no effect: the model of {CHEAP}"):
         make(config(assets=str(tmp_path)))
