@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,10 +47,9 @@ class PoolStore(NamedTuple):
     taken: jax.Array
 
 
-class AutoReset(StatefulWrapper):
+class AutoReset(StatefulWrapper, keeps_ends=True):
     """Base class of automatic resets; subclasses provide the start states."""
 
-    keeps_ends: ClassVar[bool] = True
     stagger: Stagger = IN_LOCKSTEP  # where the first episodes are truncated
 
     def reset(self, keys: jax.Array) -> tuple[AutoResetState, TimeStep]:
@@ -71,7 +70,6 @@ class AutoReset(StatefulWrapper):
         `keys`: `[N]` keys that `starts` was drawn with.
         `starts`: `[N, ...]` initial states of the environments.
         """
-        del keys, starts
         return ()
 
     @abstractmethod
@@ -133,13 +131,11 @@ class PoolReset(AutoReset):
         return state._replace(env_state=env_state, store=store)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:
-        del starts
         return self._fill(keys[0])
 
     def replace_ended(
         self, keys: jax.Array, store: PoolStore, done: jax.Array, current: Start
     ) -> tuple[Start, PoolStore]:
-        del keys
         rank = jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32)
         entry = (store.taken + rank - 1) % self.pool_size
         starts = _take(store.starts, entry, self.pool_size)
@@ -176,12 +172,10 @@ class CachedReset(AutoReset):
     """A single start state per environment, drawn at the first reset and reused for every episode."""
 
     def init_store(self, keys: jax.Array, starts: Start) -> Start:
-        del keys
         # A copy: a donated buffer must not appear twice.
         return jax.tree.map(jnp.copy, starts)
 
     def replace_ended(self, keys: jax.Array, store: Start, done: jax.Array, current: Start) -> tuple[Start, Start]:
-        del keys
         return where_rows(done, store, current), store
 
 

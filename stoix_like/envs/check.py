@@ -60,16 +60,11 @@ class Checked(NamedTuple):
     num_episodes: int
 
     def __str__(self) -> str:
-        ends = (
-            " No episode ended, so that successors at episode ends were not checked: take more --steps, or truncate"
-            " episodes with env.time_limit."
-        )
+        ends = "" if self.num_episodes else " No episode ended: take more --steps, or truncate with env.time_limit."
         return (
             f"no faults in {self.num_envs} environments × {self.num_steps} random steps ({self.num_episodes} episodes):"
-            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags,"
-            + (" successors at episode ends," if self.num_episodes else "")
-            + " equal results for equal keys."
-            + ("" if self.num_episodes else ends)
+            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags, successors at"
+            f" episode ends, equal results for equal keys.{ends}"
         )
 
 
@@ -83,8 +78,8 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         _raise_any(_agent_faults(vector.unwrapped))
         vector = vector if has_agent_rows(vector) else AgentRows(vector)
     check_interface(vector, strict=True)
-    programs = _Programs()
-    played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
+    compiled: dict[str, Any] = {}
+    played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, compiled) for _ in range(2)]
     try:
         vector.check()
     except HostEnvironmentError as error:
@@ -314,24 +309,18 @@ def _carry_faults(name: str, before: PyTree, after: PyTree, strict: bool) -> Ite
             )
 
 
-class _Programs:
-    """Programs that were traced for every call, and compiled unless they equal an earlier one."""
-
-    def __init__(self) -> None:
-        self._compiled: dict[str, Any] = {}
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Trace the function and return its result."""
-        # A function of its own, because jax remembers what it has traced.
-        lowered = jax.jit(lambda *args: function(*args)).lower(*args)
-        text = lowered.as_text()
-        # Functions of Python that the program calls back are no part of the text.
-        if text not in self._compiled or "callback" in text:
-            self._compiled[text] = lowered.compile()
-        return self._compiled[text](*args)
+def _call(compiled: dict[str, Any], function: Callable[..., Any], *args: Any) -> Any:
+    """Trace a function, compile it unless the program equals an earlier one, and return its result."""
+    # A function of its own, because jax remembers what it has traced.
+    lowered = jax.jit(lambda *args: function(*args)).lower(*args)
+    text = lowered.as_text()
+    # Functions of Python that the program calls back are no part of the text.
+    if text not in compiled or "callback" in text:
+        compiled[text] = lowered.compile()
+    return compiled[text](*args)
 
 
-def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs) -> CheckedRollout:
+def _play(env: VectorEnvironment, num_steps: int, seed: int, compiled: dict[str, Any]) -> CheckedRollout:
     """Play random legal actions from start states that are drawn first, so that each part is compiled once."""
     resetting = HostReset(env) if env.on_host else PoolReset(env, _NUM_STARTS)
     num_rows = NUM_ENVS * env.num_agents
@@ -354,7 +343,9 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
         def step(carry: Any, key: jax.Array) -> Any:
             state, timestep = carry
             action_key, step_key = jax.random.split(key)
-            action = _sample(env, action_key, timestep.observation.action_mask)
+            mask = timestep.observation.action_mask
+            keys = jax.random.split(action_key, num_rows)
+            action = jax.vmap(env.action_space.sample)(keys, *[] if mask is None else [mask])
             state, timestep = resetting.step(jax.random.split(step_key, num_rows), state, action)
             return (state, timestep), (action, timestep)
 
@@ -363,18 +354,9 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
         return CheckedRollout(starts, first, *steps)
 
     key = jax.random.key(seed)
-    started = programs.call(draw, jax.random.split(key, _NUM_STARTS * env.num_agents))
-    rollout: CheckedRollout = jax.tree.map(np.asarray, programs.call(play, key, *started))
+    started = _call(compiled, draw, jax.random.split(key, _NUM_STARTS * env.num_agents))
+    rollout: CheckedRollout = jax.tree.map(np.asarray, _call(compiled, play, key, *started))
     return rollout
-
-
-def _sample(env: VectorEnvironment, key: jax.Array, mask: jax.Array | None) -> jax.Array:
-    keys = jax.random.split(key, NUM_ENVS * env.num_agents)
-    sizes = choices(env.action_space)
-    # A mask of a wrong shape is reported from the rollout.
-    if mask is None or not sizes or mask.shape != (len(keys), sum(sizes)):
-        return jax.vmap(env.action_space.sample)(keys)
-    return jax.vmap(env.action_space.sample)(keys, mask)
 
 
 def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: CheckedRollout) -> Iterator[str]:
@@ -392,7 +374,7 @@ def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: Checke
     if (first.reward != 0).any():
         yield "the first time step of an episode has a reward: build it with restart(observation)"
     pairs = zip(jax.tree.leaves(rollout), jax.tree.leaves(again), strict=True)
-    if not all(np.array_equal(one, other, equal_nan=_is_float(one)) for one, other in pairs):
+    if not all(np.array_equal(one, other, equal_nan=one.dtype.kind == "f") for one, other in pairs):
         yield (
             "equal seeds and actions give different results: draw random numbers from what reset(seed=) seeds,"
             " self.np_random in gymnasium"
@@ -439,10 +421,6 @@ def _successor_faults(rollout: CheckedRollout) -> Iterator[str]:
             "next_observation at the end of an episode is a start observation: return the true successor, and do not"
             " reset in step; wrappers do"
         )
-
-
-def _is_float(array: np.ndarray) -> bool:
-    return bool(np.issubdtype(array.dtype, np.floating))
 
 
 def _aval(value: Any, batch_dims: int = 0) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -64,27 +65,7 @@ def make(
         raise ConfigError(
             f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is not a pgx game: leave it out"
         )
-    adds_world = _adds_world(source, world)
-    if params and (_is_of_gymnasium(source) or _is_parallel(source)):
-        raise ConfigError(f"env.params={dict(params)}: {_name(source)} has no parameters: use env.kwargs")
-    if _is_of_gymnasium(source):
-        suite = load_suite("gymnasium")
-        with refusing(f"{_name(source)} is not a gymnasium environment", "see the guide Bring your own environment"):
-            adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
-        return join_actions(adopted)
-    if _is_parallel(source):
-        # Its module imports gymnasium, which the core does not need.
-        parallel_games = importlib.import_module("stoix_like.envs.parallel_games")
-        several: VectorEnvironment = parallel_games.adopt(
-            source, constructor, _name(source), options or HostOptions(), adds_world
-        )
-        return several
-    if _is_a(source, _GAME):
-        suite = load_suite("pgx")
-        with refusing(f"{_name(source)} does not follow the interface of pgx", "see pgx.Env"):
-            game: VectorEnvironment = suite.adapt(source, opponent, params, _name(source))
-        return game
-    return adapt(source, params, adds_world)
+    return adapt(source, params, _adds_world(source, world), opponent, constructor, options or HostOptions())
 
 
 def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -129,31 +110,49 @@ def _adds_world(env: Any, world: Mapping[str, Any]) -> bool:
     return value
 
 
-def adapt(env: Any, params: Mapping[str, Any], world: bool = False) -> VectorEnvironment:
+def adapt(
+    env: Any,
+    params: Mapping[str, Any],
+    world: bool = False,
+    opponent: Mapping[str, Any] = MappingProxyType({}),
+    constructor: Callable[..., Any] | None = None,
+    options: HostOptions | None = None,
+) -> VectorEnvironment:
     """Convert an environment to vector environments."""
-    if all(hasattr(env, name) for name in _GYMNAX):
-        vector = _adapt_gymnax(env, params)
+    name, vector = _name(env), None
+    if params and not (_is_a(env, _GAME) or _is_of_gymnax(env)):
+        raise ConfigError(f"env.params={dict(params)}: {name} has no parameters: use env.kwargs")
+    if _is_of_gymnasium(env):
+        with refusing(f"{name} is not a gymnasium environment", "see the guide Bring your own environment"):
+            vector = join_actions(load_suite("gymnasium").adopt(env, constructor, name, options))
+    elif _is_parallel(env):
+        # Its module imports gymnasium, which the core does not need.
+        games = importlib.import_module("stoix_like.envs.parallel_games")
+        vector = games.adopt(env, constructor, name, options, world)
+    elif _is_a(env, _GAME):
+        with refusing(f"{name} does not follow the interface of pgx", "see pgx.Env"):
+            vector = load_suite("pgx").adapt(env, opponent, params, name)
+    elif _is_of_gymnax(env):
+        if not hasattr(env, "is_truncated"):
+            raise FaultyEnvironmentError(
+                [f"{name} has no is_truncated(state, params): subclass the Environment of gymnax 1.0"]
+            )
+        with refusing(f"{name} does not follow the interface of gymnax", "see its Environment"):
+            vector = load_suite("gymnax").adapt(env, params, name)
     elif _is_of_jaxmarl(env):
-        vector = _adapt_jaxmarl(env, params, world)
-    else:
-        vector = _adapt_own(env, params, world)
-    space = vector.action_space
+        vector = join_actions(Vectorize(jaxmarl_interface.adapt(env, name, world)))
+    found = _adapt_own(env, world) if vector is None else vector
+    space = found.action_space
     for part in getattr(space, "parts", [space]):
         if isinstance(part, Box) and not jnp.issubdtype(part.dtype, jnp.floating):
-            raise FaultyEnvironmentError(
-                [
-                    f"action_space is a Box of {jnp.dtype(part.dtype)}: use MultiDiscrete for integers, or a Box of"
-                    " floats"
-                ]
-            )
-    return vector
+            problem = f"action_space is a Box of {jnp.dtype(part.dtype)}"
+            raise FaultyEnvironmentError([f"{problem}: use MultiDiscrete for integers, or a Box of floats"])
+    return found
 
 
-def _adapt_own(env: Any, params: Mapping[str, Any], world: bool) -> VectorEnvironment:
+def _adapt_own(env: Any, world: bool) -> VectorEnvironment:
     if not isinstance(env, Environment | VectorEnvironment):
         raise FaultyEnvironmentError([f"{_name(env)} is not an environment in JAX: {_advice(env)}"])
-    if params:
-        raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
     for name in ("observation_space", "action_space"):
         if not hasattr(env, name):
             raise FaultyEnvironmentError([f"{_name(env)} has no {name}: set it to a space of stoix_like.envs.spaces"])
@@ -167,10 +166,8 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
         key = f"env.wrappers[{i}]"
         wrapped = build_target(dict(wrapper), key, "my_module.MyWrapper", env)
         if not isinstance(wrapped, VectorEnvironment):
-            raise ConfigError(
-                f"{key}._target_={wrapper['_target_']} returned a {type(wrapped).__name__}: use a subclass of"
-                " stoix_like.envs.wrappers.Wrapper"
-            )
+            problem = f"{key}._target_={wrapper['_target_']} returned a {type(wrapped).__name__}"
+            raise ConfigError(f"{problem}: use a subclass of stoix_like.envs.wrappers.Wrapper")
         space = wrapped.observation_space
         if space is env.observation_space and getattr(space, "stacked", 1) > 1 and _changes_observations(wrapped, env):
             # Its views need not be stacks of the frames of successive steps, which replay buffers store once each.
@@ -292,38 +289,17 @@ def _is_of_jaxmarl(env: Any) -> bool:
     return not isinstance(env, Environment | VectorEnvironment) and all(hasattr(env, name) for name in _JAXMARL)
 
 
-def _adapt_jaxmarl(env: Any, params: Mapping[str, Any], world: bool) -> VectorEnvironment:
-    if params:
-        raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
-    return join_actions(Vectorize(jaxmarl_interface.adapt(env, _name(env), world)))
-
-
-def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
-    if not hasattr(env, "is_truncated"):
-        raise FaultyEnvironmentError(
-            [f"{_name(env)} has no is_truncated(state, params): subclass the Environment of gymnax 1.0"]
-        )
-    suite = load_suite("gymnax")
-    with refusing(f"{_name(env)} does not follow the interface of gymnax", "see its Environment"):
-        adapted: VectorEnvironment = suite.adapt(env, params, _name(env))
-    return adapted
+def _is_of_gymnax(env: Any) -> bool:
+    return all(hasattr(env, name) for name in _GYMNAX)
 
 
 def _advice(env: Any) -> str:
     if _is_a(env, "gymnasium.vector.vector_env.VectorEnv"):
-        name = "CartPole-v1" if getattr(env, "spec", None) is None else env.spec.id
-        return (
-            f"it is a vector environment of gymnasium: pass its id, env={name!r}, or one environment,"
-            f" env=gymnasium.make({name!r}); arch.total_num_envs is the number that steps together, with"
-            " env.vectorization=async in processes"
-        )
+        return "it is a vector environment of gymnasium: pass its id, or one environment"
     packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
     host = next((name for name in _HOST_PACKAGES if name in packages), None)
     if host is not None:
-        return (
-            f"it has the interface of {host}, which steps on the host, and cannot be compiled: wrap it as a"
-            " gymnasium.Env, or rewrite it in JAX as a subclass of stoix_like.envs.Environment"
-        )
+        return f"it has the interface of {host}, which cannot be compiled: wrap it as a gymnasium.Env"
     return (
         "subclass stoix_like.envs.Environment (one environment) or VectorEnvironment (N of them), or implement gymnax's"
         f" {', '.join(_GYMNAX)}, or JaxMARL's {', '.join(_JAXMARL)}"

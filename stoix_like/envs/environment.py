@@ -22,8 +22,10 @@ State = Any
 
 
 class EnvFacts:
-    """What environments say of themselves, besides their spaces."""
+    """What environments say of themselves, besides the space of actions."""
 
+    observation_space: ObservationSpace
+    """The space of `Observation.agent_view`, in one environment."""
     num_players: int = 1
     """The number of players that actions are taken for: 1, or 2 that move in turn in a zero-sum game.
 
@@ -46,6 +48,23 @@ class EnvFacts:
         """Say of players and agents what other environments say."""
         self.num_players, self.num_agents, self.team_reward = env.num_players, env.num_agents, env.team_reward
 
+    def against(self, opponent: Any) -> Any:
+        """Return games for two in which actions move one player, who starts in half of them, with the same states.
+
+        `opponent`: the other player, as `env.eval_opponent`.
+        """
+        raise ConfigError(
+            f"env.eval_opponent={name_of(opponent)}: {type(self).__name__} has no opponents: define its `against`"
+        )
+
+    def scene(self) -> Scene | None:
+        """Return how to draw episodes of `unwrapped`, by default as the images of the observation; None if unknown."""
+        return views.find_scene(self.observation_space)
+
+    def legend(self) -> Legend:
+        """Return the names of features of `observation_space`, and of the actions of `unwrapped`; by default, none."""
+        return Legend()
+
 
 class Environment(EnvFacts, ABC):
     """A single environment without automatic reset; the leaves of its time steps have no leading axis.
@@ -53,8 +72,6 @@ class Environment(EnvFacts, ABC):
     Subclass this for an environment written in JAX, and wrap it in `Vectorize`.
     """
 
-    observation_space: ObservationSpace
-    """The space of `Observation.agent_view`."""
     action_space: ActionSpace
     truncates_after: int | None = None
     """See `VectorEnvironment.truncates_after`."""
@@ -83,26 +100,10 @@ class Environment(EnvFacts, ABC):
             The next state, and the time step as built by `transition`.
         """
 
-    def against(self, opponent: Any) -> Environment:
-        """Return a game for two with an opponent, see `VectorEnvironment.against`."""
-        raise ConfigError(
-            f"env.eval_opponent={name_of(opponent)}: {type(self).__name__} has no opponents: define its `against`"
-        )
-
-    def scene(self) -> Scene | None:
-        """Return how to draw episodes; None if they cannot be drawn. By default, as the images of the observation."""
-        return views.find_scene(self.observation_space)
-
-    def legend(self) -> Legend:
-        """Return the names of features of the observation and of actions; by default, none."""
-        return Legend()
-
 
 class VectorEnvironment(EnvFacts, ABC):
     """N environments stepped together; the interface between suites, wrappers and rollouts."""
 
-    observation_space: ObservationSpace
-    """The space of `Observation.agent_view` in one environment, without the axis N."""
     keeps_parameters: bool = False
     """True if the state of an environment holds parameters that the next episode keeps."""
     action_space: Any
@@ -114,37 +115,21 @@ class VectorEnvironment(EnvFacts, ABC):
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """Start an episode in each environment.
 
-        Args:
-            keys: `[N]` typed PRNG keys.
-
-        Returns:
-            The state and the first time step `[N, ...]`.
+        `keys`: `[N]` typed PRNG keys.
+        Returns the state and the first time step `[N, ...]`.
         """
 
     @abstractmethod
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """Take one step in each environment.
 
-        Args:
-            keys: `[N]` typed PRNG keys.
-            state: the state before the step.
-            action: `[N, ...]` elements of `action_space`.
-
-        Returns:
-            The next state and the time step `[N, ...]`.
+        `keys`: `[N]` typed PRNG keys.
+        `action`: `[N, ...]` elements of `action_space`.
+        Returns the next state and the time step `[N, ...]`.
         """
 
     def start_rollout(self, key: jax.Array, state: State) -> State:
-        """Prepare for a rollout; by default, do nothing.
-
-        Args:
-            key: a typed PRNG key.
-            state: the state at the start of the rollout.
-
-        Returns:
-            The state to pass to the first step.
-        """
-        del key
+        """Prepare for a rollout, and return the state to pass to its first step; by default, do nothing."""
         return state
 
     def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
@@ -152,69 +137,23 @@ class VectorEnvironment(EnvFacts, ABC):
 
         Environments on the host have started them already.
 
-        Args:
-            keys: `[N]` typed PRNG keys.
-            state: the state after the step, which the next episodes may depend on, see `keeps_parameters`.
-
-        Returns:
-            The state and the first time step `[N, ...]`, used only where an episode ended.
+        `state`: the state after the step, which the next episodes may depend on, see `keeps_parameters`.
+        Returns the state and the first time step `[N, ...]`, used only where an episode ended.
         """
-        del state
         return self.reset(keys)
 
     def release(self, state: State) -> None:
-        """Give back what environments on the host hold, after their last step; by default, do nothing.
-
-        Args:
-            state: the state after the last step.
-        """
-
-    def against(self, opponent: Any) -> VectorEnvironment:
-        """Return games for two in which actions move one player, who starts in half of them.
-
-        Args:
-            opponent: the other player, as `env.eval_opponent`.
-
-        Returns:
-            The environments, with the same states.
-
-        Raises:
-            ConfigError: the opponent is not one, or the environments have none.
-        """
-        raise ConfigError(
-            f"env.eval_opponent={name_of(opponent)}: {type(self).__name__} has no opponents: define its `against`"
-        )
+        """Give back what environments on the host hold, after their last step; by default, do nothing."""
 
     def check(self) -> None:
-        """Check that all environments on the host work.
-
-        Raises:
-            HostEnvironmentError: one of them failed.
-        """
+        """Raise a `HostEnvironmentError` if an environment on the host has failed."""
 
     def close(self) -> None:
         """Close all environments on the host."""
 
-    def scene(self) -> Scene | None:
-        """Return how to draw episodes of `unwrapped`; None if they cannot be drawn.
-
-        By default, they are drawn as the images of the observation.
-
-        Raises:
-            ConfigError: they could be drawn, but something on this machine is missing.
-        """
-        return views.find_scene(self.observation_space)
-
-    def legend(self) -> Legend:
-        """Return the names of features of `observation_space`, and of the actions of `unwrapped`; by default, none."""
-        return Legend()
-
     @property
     def truncates_after(self) -> int | None:
-        """The fewest steps of an episode after which it can be truncated.
-
-        INT32_MAX if it never is; None if that is not known.
-        """
+        """The fewest steps after which an episode can be truncated; INT32_MAX if it never is, None if unknown."""
         return None
 
     @property
@@ -223,14 +162,7 @@ class VectorEnvironment(EnvFacts, ABC):
         return self
 
     def rebased(self, base: VectorEnvironment) -> VectorEnvironment:
-        """Return a copy of the wrappers around other environments.
-
-        Args:
-            base: environments to take the place of `unwrapped`, with the same spaces and states.
-
-        Returns:
-            The wrapped environments.
-        """
+        """Return a copy of the wrappers around another `unwrapped`, with the same spaces and states."""
         return base
 
     @property
@@ -239,25 +171,11 @@ class VectorEnvironment(EnvFacts, ABC):
         return None
 
     def native_action(self, action: jax.Array) -> jax.Array:
-        """Convert actions to the units of the suite.
-
-        Args:
-            action: `[N, ...]` elements of `action_space`, which wrappers may have changed.
-
-        Returns:
-            `[N, ...]` elements of `unwrapped.action_space`.
-        """
+        """Convert actions `[N, ...]` of `action_space` to the units of the suite, `unwrapped.action_space`."""
         return action
 
     def view_of(self, native: Any) -> Any:
-        """Convert observations as the suite's own environments return them.
-
-        Args:
-            native: observations `[..., *shape]` of the suite, with any batch axes.
-
-        Returns:
-            `[..., *observation_space.shape]`, elements of `unwrapped.observation_space`.
-        """
+        """Convert observations of the suite, with any batch axes, to elements of `unwrapped.observation_space`."""
         return native
 
     def native_state(self, state: State) -> State:
@@ -266,11 +184,7 @@ class VectorEnvironment(EnvFacts, ABC):
 
 
 class Vectorize(VectorEnvironment):
-    """N copies of an environment, vmapped, without automatic reset.
-
-    Args:
-        env: the environment; N is the number of keys passed to `reset`.
-    """
+    """N copies of an environment, vmapped, without automatic reset; N is the number of keys passed to `reset`."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -351,15 +265,7 @@ def with_raw_key(state: State, name: str, key: jax.Array) -> State:
     """Replace the raw key that the state of a suite holds.
 
     A suite that draws from its state would repeat the random events of a state that is used again, and show them to a
-    search.
-
-    Args:
-        state: state of one environment.
-        name: name of the field or entry of the key.
-        key: key of the step.
-
-    Returns:
-        The state with the data of `key`.
+    search. `name`: the field or entry of the raw key.
     """
 
     def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -29,7 +28,7 @@ from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import OWN, find_suite, load_suite
 from stoix_like.envs.wrappers.agents import AGENT_IDS, has_agent_rows
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, MAX_SECONDS, Range, above, at_least, between, one_of
 from stoix_like.user_code import name_of, refusing
 
@@ -121,12 +120,8 @@ def make(config: EnvConfig, custom_env: Any = None, precision: str | None = None
     `custom_env`: a custom environment, or its class; None to build it from `config`.
     `precision`: of products of matrices, as for `jax.default_matmul_precision`; None: jax's default.
     """
-    if config.auto_reset not in AUTO_RESETS:
-        hint = nearest(config.auto_reset, AUTO_RESETS)
-        raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
-    env = with_learned_rewards(
-        _make_episodes(config, custom_env, config.random_start_steps, precision=precision), config
-    )
+    episodes = _make_episodes(config, custom_env, config.random_start_steps, precision=precision)
+    env = with_learned_rewards(episodes, config)
     stagger = make_stagger(config.staggered_starts, env, config.time_limit)
     if not env.on_host:
         resetting = AUTO_RESETS[config.auto_reset](env, config)
@@ -252,11 +247,9 @@ def _make_episodes(
             problem = f"{opponents.KEY}={name_of(config.eval_opponent)} failed"
             with refusing(problem, "against must return the game with it"):
                 env = env.against(config.eval_opponent)
-    elif config.eval_opponent != EnvConfig.eval_opponent:
-        raise ConfigError(
-            f"env.eval_opponent={name_of(config.eval_opponent)} has no effect: it is for games in which a system plays"
-            " both seats, env.kwargs.opponent=self"
-        )
+    elif changed := _changed(config, "eval_opponent"):
+        games = "games in which a system plays both seats, env.kwargs.opponent=self"
+        raise ConfigError(f"{changed[0]} has no effect: it is for {games}")
     env = _randomize(env, config, evaluation)
     if precision is not None and not env.on_host:
         env = wrappers.MatmulPrecision(env, precision)
@@ -267,9 +260,8 @@ def _make_episodes(
 
 def _randomize(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> VectorEnvironment:
     if config.randomization is None:
-        for key in ("randomize_every", "randomize_evaluation"):
-            if (value := getattr(config, key)) != getattr(EnvConfig, key):
-                raise ConfigError(f"env.{key}={value} has no effect without a randomisation: set env.randomization")
+        if changed := _changed(config, "randomize_every", "randomize_evaluation"):
+            raise ConfigError(f"{changed[0]} has no effect without a randomisation: set env.randomization")
         return env
     if evaluation and not config.randomize_evaluation:
         return env
@@ -278,12 +270,15 @@ def _randomize(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> V
 
 
 def _check_two_players(env: VectorEnvironment, config: EnvConfig) -> None:
-    default = EnvConfig()
-    values = ((key, getattr(config, key)) for key in _FOR_ONE_PLAYER)
-    mixing = [f"{key}={value}" for key, value in values if value != getattr(default, key)]
-    mixing += [f"wrappers: {type(layer).__name__}" for layer in wrappers.layers(env) if isinstance(layer, _MIXING)]
-    if mixing:
-        raise ConfigError(f"env.{mixing[0]} mixes the two players of {config.scenario.name}: leave it out")
+    layers = [layer for layer in wrappers.layers(env) if isinstance(layer, _MIXING)]
+    if mixing := _changed(config, *_FOR_ONE_PLAYER) + [f"env.wrappers: {type(layer).__name__}" for layer in layers]:
+        raise ConfigError(f"{mixing[0]} mixes the two players of {config.scenario.name}: leave it out")
+
+
+def _changed(config: EnvConfig, *keys: str) -> list[str]:
+    """Return which keys are not at their defaults, with their values."""
+    default, values = EnvConfig(), {key: getattr(config, key) for key in keys}
+    return [f"env.{key}={name_of(value)}" for key, value in values.items() if value != getattr(default, key)]
 
 
 def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
@@ -361,20 +356,11 @@ def make_scenario(
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     """Give each of several agents a row."""
-    number: Any = env.num_agents
-    if not isinstance(number, numbers.Integral) or number < 1:
-        raise ConfigError(
-            f"{config.env_name}/{config.scenario.task_name}: num_agents={number!r} must be a whole number of at least 1"
-        )
     if has_agent_rows(env):
         return env
     if env.num_agents > 1:
         return wrappers.AgentRows(env, config.team_reward, config.agent_ids)
-    default = EnvConfig()
-    for key in ("team_reward", "agent_ids"):
-        if (value := getattr(config, key)) != getattr(default, key):
-            raise ConfigError(
-                f"env.{key}={str(value).lower()} has no effect: {config.env_name}/{config.scenario.task_name} has one"
-                " agent: leave it out"
-            )
+    if changed := _changed(config, "team_reward", "agent_ids"):
+        name = f"{config.env_name}/{config.scenario.task_name}"
+        raise ConfigError(f"{changed[0].lower()} has no effect: {name} has one agent: leave it out")
     return env

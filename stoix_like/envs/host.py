@@ -64,9 +64,6 @@ class HostEnvironment(VectorEnvironment):
     Every `reset` takes its own batch of environments, so that devices, update batches, members of a population and
     evaluations never share one. `release` makes a batch available to later resets.
 
-    An exception on the host does not reach the program, where it would leave other devices waiting. The program
-    continues with episodes that terminate at once, and `check` raises the exception afterwards.
-
     `timeout`: seconds that a call of a batch may take.
     `fps`: frames per second of the pictures of batches; None if they have none.
     """
@@ -86,13 +83,12 @@ class HostEnvironment(VectorEnvironment):
     def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
         (num_envs,) = keys.shape
         spec = self._observations(num_envs)
-        return self.started(*_call_host(partial(self._reset, spec), (_ids(num_envs), spec), self.seeds(keys)))
+        return self.started(*_call_host(partial(self._reset, spec), (_shape(num_envs), spec), self.seeds(keys)))
 
     def step(self, keys: jax.Array, state: HostState, action: jax.Array) -> tuple[HostState, TimeStep]:
-        del keys
         num_envs = len(state.batch)
         spec = self.step_spec(num_envs)
-        return self.stepped(*_call_host(partial(self._step, spec), (_ids(num_envs), spec), state.batch, action))
+        return self.stepped(*_call_host(partial(self._step, spec), (_shape(num_envs), spec), state.batch, action))
 
     def next_episodes(self, keys: jax.Array, state: HostState) -> tuple[HostState, TimeStep]:
         return self._start(state.batch, state.start)
@@ -147,28 +143,17 @@ class HostEnvironment(VectorEnvironment):
         return (jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(keys) >> 1).astype(jnp.int32)
 
     def started(self, batch: jax.Array, view: PyTree) -> tuple[HostState, TimeStep]:
-        """Build the result of `reset` from the host's result.
-
-        `batch`: `[N]`.
-        Returns the state and the first time step `[N, ...]`.
-        """
+        """Build the result of `reset` from the host's result; `batch`: `[N]`."""
         return self._start(batch, self._observe(view))
 
     def stepped(self, batch: jax.Array, outcome: HostStep) -> tuple[HostState, TimeStep]:
-        """Build the result of `step` from the host's result.
-
-        `batch`: `[N]`.
-        Returns the next state and the time step `[N, ...]`.
-        """
+        """Build the result of `step` from the host's result; `batch`: `[N]`."""
         start, successor = self._observe(outcome.observation), self._observe(outcome.next_observation)
         timestep = jax.vmap(transition)(successor, outcome.reward, outcome.terminated, outcome.truncated)
         return HostState(batch, start), timestep
 
     def step_spec(self, num_envs: int) -> HostStep:
-        """Return the shapes and types of the outcome of a step, as `jax.ShapeDtypeStruct`s.
-
-        Returns the shapes `[N, ...]`.
-        """
+        """Return the shapes `[N, ...]` and types of the outcome of a step."""
         view, flag = self._observations(num_envs), _shape(num_envs, bool)
         of_agents = () if self.num_agents == 1 else (self.num_agents,)
         return HostStep(view, view, _shape(num_envs, jnp.float32, of_agents), flag, flag)
@@ -247,7 +232,6 @@ def _call_host(function: Callable[..., Any], result: Any, *arguments: PyTree) ->
         return io_callback(lambda *given: function(*jax.tree.map(np.asarray, given)), result, *arguments)
 
     def write(context: Any, buffers: Any, *given: Any) -> None:
-        del context
         # Copies: a call that hangs outlives the buffers.
         returned = function(*jax.tree.map(lambda argument: np.asarray(argument).copy(), given))
         for buffer, array in zip(jax.tree.leaves(buffers), jax.tree.leaves(returned), strict=True):
@@ -257,11 +241,7 @@ def _call_host(function: Callable[..., Any], result: Any, *arguments: PyTree) ->
     return buffer_callback(write, result, has_side_effect=True, vmap_method="sequential")(*arguments)
 
 
-def _ids(num_envs: int) -> jax.ShapeDtypeStruct:
-    return _shape(num_envs, jnp.int32)
-
-
-def _shape(num_envs: int, dtype: Any, shape: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
+def _shape(num_envs: int, dtype: Any = jnp.int32, shape: tuple[int, ...] = ()) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((num_envs, *shape), dtype)
 
 

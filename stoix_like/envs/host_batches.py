@@ -210,7 +210,6 @@ class _NoAnswerToSignalError(NoAnswerError):
 
 def _stop_after_signal(elapsed: float) -> None:
     """Stop to wait some time after a signal, over all calls."""
-    del elapsed
     if (waiting := signals.waiting()) is not None and waiting >= _SIGNAL_SECONDS:
         raise _NoAnswerToSignalError(f"no answer within {_SIGNAL_SECONDS:g} seconds of a signal that stops the run")
 

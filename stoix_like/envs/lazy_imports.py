@@ -37,14 +37,13 @@ class _PlaceholderFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        del path, target
         return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self._packages else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Placeholder(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        del module
+        """Placeholders have no code."""
 
 
 @contextlib.contextmanager

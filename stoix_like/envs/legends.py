@@ -160,10 +160,7 @@ _LEGENDS = {
         ("left", "right"),
     ),
     "Pendulum-v1": Legend(
-        (
-            Feature("angle", (0, 1), "rad", -_PI, _PI),
-            Feature("angular_velocity", (2,), "rad/s", -8.0, 8.0),
-        ),
+        (Feature("angle", (0, 1), "rad", -_PI, _PI), Feature("angular_velocity", (2,), "rad/s", -8.0, 8.0)),
         ("torque (N m)",),
     ),
     "Acrobot-v1": Legend(
@@ -180,8 +177,7 @@ _LEGENDS = {
         ("left", "no force", "right"),
     ),
     "MountainCarContinuous-v0": Legend(
-        (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07)),
-        ("force",),
+        (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07)), ("force",)
     ),
 }
 _LEGENDS["CartPole-v0"] = _LEGENDS["CartPole-v1"]

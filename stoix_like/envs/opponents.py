@@ -19,11 +19,7 @@ _FORM = "(key, game) -> action, a scalar integer"
 
 
 def find_opponent(
-    opponent: Any,
-    start: Callable[[jax.Array], Any],
-    random: Opponent,
-    key: str = KEY,
-    names: str = RANDOM,
+    opponent: Any, start: Callable[[jax.Array], Any], random: Opponent, key: str = KEY, names: str = RANDOM
 ) -> Opponent:
     """Return the opponent that a key of the configuration names."""
     if opponent == RANDOM:

@@ -117,9 +117,8 @@ class Randomized(Vectorize):
             drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
             spread: list[int | None] = []
             # Axes may belong to subtrees, as in `jax.vmap`, and models have fields that are None themselves.
-            jax.tree.map(
-                lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part))), axes, drawn, is_leaf=_is_none
-            )
+            extend = lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part)))  # noqa: E731
+            jax.tree.map(extend, axes, drawn, is_leaf=lambda leaf: leaf is None)
         structure: Any
         leaves, structure = jax.tree.flatten(drawn)
         if structure != self._structure:
@@ -184,7 +183,3 @@ def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:
 
 def _fault(result: Any) -> str | None:
     return None if isinstance(result, tuple) and len(result) == 2 else f"returns a {type(result).__name__}"
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None

@@ -22,11 +22,7 @@ class SplitSteps:
         self._env, self.host, self.num_agents = env, host, env.num_agents
 
     def start(self, keys: jax.Array, view: PyTree) -> tuple[Any, TimeStep]:
-        """Build the result of `VectorEnvironment.reset`.
-
-        `keys`: `[N]` typed PRNG keys.
-        Returns the state and the first time step `[N, ...]`.
-        """
+        """Build the result of `VectorEnvironment.reset`; `keys`: `[N]` typed PRNG keys."""
         return self._env.rebased(_Answered(self.host, view)).reset(keys)
 
     def outcome_spec(self, num_rows: int) -> HostStep:
@@ -34,24 +30,14 @@ class SplitSteps:
         return self.host.step_spec(num_rows // self.num_agents)
 
     def host_action(self, keys: jax.Array, state: Any, action: jax.Array) -> jax.Array:
-        """Convert actions to those that the environments on the host take.
-
-        `keys`: `[N]` typed PRNG keys.
-        `action`: `[N, ...]` elements of the action space.
-        Returns `[N, ...]`, for `DirectBatch.step`.
-        """
+        """Convert actions `[N, ...]` to those that the environments on the host take, for `DirectBatch.step`."""
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.outcome_spec(len(keys)))
         base = _Answered(self.host, zeros)
         self._env.rebased(base).step(keys, state, action)
         return base.action
 
     def finish(self, keys: jax.Array, state: Any, action: jax.Array, outcome: HostStep) -> tuple[Any, TimeStep]:
-        """Build the result of `VectorEnvironment.step`.
-
-        `keys`: `[N]`, as for `host_action`.
-        `action`: `[N, ...]`, as for `host_action`.
-        Returns the next state and the time step `[N, ...]`.
-        """
+        """Build the result of `VectorEnvironment.step`; `keys` and `action` as for `host_action`."""
         return self._env.rebased(_Answered(self.host, outcome)).step(keys, state, action)
 
 

@@ -40,15 +40,13 @@ def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], sec
             return data
 
         camera = _open_camera(model)
-        show = _outlines(axes, model, move_to(0)) if camera is None else _images(axes, camera, move_to(0))
-        return lambda entry: show(move_to(entry))
+        if camera is None:
+            show = _outlines(axes, model, move_to(0))
+            return lambda entry: show(move_to(entry))
+        shown = show_picture(axes, camera.picture(move_to(0)))
+        return lambda entry: shown(camera.picture(move_to(entry)))
 
     return Scene(draw, fps=max(1, round(1 / seconds)))
-
-
-def _images(axes: Axes, camera: _Camera, first: mujoco.MjData) -> Callable[[mujoco.MjData], None]:
-    shown = show_picture(axes, camera.picture(first))
-    return lambda data: shown(camera.picture(data))
 
 
 def _open_camera(model: mujoco.MjModel) -> _Camera | None:

@@ -13,13 +13,7 @@ from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, RecordedEpisode, Sc
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FPS = {
-    "CartPole-v1": 50,
-    "Pendulum-v1": 20,
-    "Acrobot-v1": 15,
-    "MountainCar-v0": 25,
-    "MountainCarContinuous-v0": 25,
-}
+_FPS = {"CartPole-v1": 50, "Pendulum-v1": 20, "Acrobot-v1": 15, "MountainCar-v0": 25, "MountainCarContinuous-v0": 25}
 
 
 def find_scene(name: str, params: Any) -> Scene | None:

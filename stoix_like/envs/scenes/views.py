@@ -23,18 +23,7 @@ MAX_SIDE, MAX_CHANNELS = 64, 10
 # Of pixels.
 _MIN_SIDE = 8
 _FPS = 10
-COLOURS = (
-    "#ffd166",
-    "#ef476f",
-    "#8d99ae",
-    "#118ab2",
-    "#f78c6b",
-    "#06d6a0",
-    "#9b5de5",
-    "#83c5be",
-    "#a47148",
-    "#eeeeee",
-)
+COLOURS = ("#ffd166", "#ef476f", "#8d99ae", "#118ab2", "#f78c6b", "#06d6a0", "#9b5de5", "#83c5be", "#a47148", "#eeeeee")
 
 
 def find_scene(space: ObservationSpace, names: tuple[str | None, ...] = ()) -> Scene | None:

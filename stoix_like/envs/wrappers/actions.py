@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,8 @@ from stoix_like.utils.jax_utils import prepend_dims
 _STICKY_STREAM, _REPEAT_STREAM = 0x571C, 0x2E9E
 
 
-class JoinActions(Wrapper):
+class JoinActions(Wrapper, keeps_ends=True):
     """A wrapper that takes dictionaries or tuples of actions as vectors."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
@@ -36,10 +34,8 @@ class JoinActions(Wrapper):
         return self._mixed.element(action)
 
 
-class CountFromZero(Wrapper):
+class CountFromZero(Wrapper, keeps_ends=True):
     """A wrapper that takes discrete actions counted from 0."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
@@ -76,13 +72,11 @@ class StickyState(NamedTuple):
     mask: jax.Array | None
 
 
-class StickyActions(StatefulWrapper):
+class StickyActions(StatefulWrapper, keeps_ends=True):
     """A wrapper that repeats the previous action with some probability (Machado et al. 2018, arXiv:1709.06009).
 
     The first action of an episode is always taken, and so is an action if the previous one has become illegal.
     """
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, probability: float) -> None:
         super().__init__(env)
@@ -161,7 +155,8 @@ class RandomStarts(Wrapper):
         def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
             (state, timestep), active = carry
             step_keys = _fold_in(random_keys, i + 1)
-            action = _sample(self.action_space, _fold_in(step_keys, 0), timestep.observation.action_mask)
+            mask = timestep.observation.action_mask
+            action = jax.vmap(self.action_space.sample)(_fold_in(step_keys, 0), *[] if mask is None else [mask])
             state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
             active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
             return where_rows(active, (state, successor), carry[0]), active
@@ -178,10 +173,8 @@ class RandomStarts(Wrapper):
         return own - self.max_steps if own > self.max_steps else None
 
 
-class RescaleActions(Wrapper):
+class RescaleActions(Wrapper, keeps_ends=True):
     """A wrapper that rescales continuous actions from `[-1, 1]` to the bounds of the environment."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
@@ -207,15 +200,11 @@ class RescaleActions(Wrapper):
         return (action - self._middle) / np.where(self._half_range > 0.0, self._half_range, 1.0)
 
 
-class ClipActions(Wrapper):
+class ClipActions(Wrapper, keeps_ends=True):
     """A wrapper that clips actions to the bounds of the action space."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
-        if not isinstance(env.action_space, Box | Mixed):
-            raise ValueError(f"action_space={env.action_space} is not a Box: ClipActions needs bounds")
         self._low, self._high = _per_env(env.action_space.low), _per_env(env.action_space.high)
 
     def inner_action(self, action: jax.Array) -> jax.Array:
@@ -241,10 +230,6 @@ def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _fold_in(keys: jax.Array, number: Any) -> jax.Array:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-
-
-def _sample(space: Space, keys: jax.Array, mask: jax.Array | None) -> jax.Array:
-    return jax.vmap(space.sample)(keys) if mask is None else jax.vmap(space.sample)(keys, mask)
 
 
 def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 
 from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
 from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace
+from stoix_like.envs.spaces import Dict, ObservationSpace, appended, is_vector
 from stoix_like.envs.worlds import OWN, WORLD
 from stoix_like.envs.wrappers.base import Wrapper, layers, with_view
 from stoix_like.errors import ConfigError
@@ -20,14 +20,12 @@ AGENT_IDS = ("none", "one_hot")
 _KEY = "env.agent_ids"
 
 
-class AgentRows(Wrapper):
+class AgentRows(Wrapper, keeps_ends=True):
     """A wrapper that makes a row of each agent: arrays `[N, A, ...]` of N games become `[N * A, ...]`.
 
     The rows of a game are adjacent, in the order of its agents, with the flags of the game and the reward of the
     agent. Keys `[N * A]` are per row; a game takes its first agent's. The state of a game stays one entry.
     """
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, team_reward: bool = False, agent_ids: str = "none") -> None:
         self._sums = team_reward and not env.team_reward
@@ -88,7 +86,7 @@ class AgentRows(Wrapper):
         def append(space: ObservationSpace, view: Any) -> Any:
             if isinstance(space, Dict):
                 return {name: append(entry, view[name]) for name, entry in space.spaces.items()}
-            return jnp.concatenate([view, ids.astype(view.dtype)], axis=-1) if _is_vector(space) else view
+            return jnp.concatenate([view, ids.astype(view.dtype)], axis=-1) if is_vector(space) else view
 
         return append(self.env.observation_space, view)
 
@@ -137,21 +135,11 @@ def of_first_agent(rows: jax.Array, num_agents: int) -> jax.Array:
     return rows if num_agents == 1 else jnp.repeat(rows[::num_agents], num_agents)
 
 
-def _is_vector(space: ObservationSpace) -> bool:
-    return isinstance(space, Box) and len(space.shape) == 1 and bool(jnp.issubdtype(space.dtype, jnp.floating))
-
-
 def _has_vector(space: ObservationSpace) -> bool:
-    return any(map(_has_vector, space.spaces.values())) if isinstance(space, Dict) else _is_vector(space)
+    return any(map(_has_vector, space.spaces.values())) if isinstance(space, Dict) else is_vector(space)
 
 
 def _with_ids(space: Any, num_agents: int) -> Any:
     if isinstance(space, Dict):
         return Dict({name: _with_ids(entry, num_agents) for name, entry in space.spaces.items()})
-    if not _is_vector(space):
-        return space
-    low, high = (
-        np.append(np.broadcast_to(np.asarray(bound, space.dtype), space.shape), np.full(num_agents, end, space.dtype))
-        for bound, end in ((space.low, 0.0), (space.high, 1.0))
-    )
-    return Box(low, high, low.shape, space.dtype)
+    return appended(space, np.zeros(num_agents), np.ones(num_agents)) if is_vector(space) else space

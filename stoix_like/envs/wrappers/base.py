@@ -25,10 +25,12 @@ class Wrapper(VectorEnvironment):
     # Whether episodes start and end as in the wrapped environments.
     keeps_ends: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, keeps_ends: bool | None = None, **kwargs: Any) -> None:
         """Take nothing for granted of methods that may end episodes."""
         super().__init_subclass__(**kwargs)
-        if "keeps_ends" not in vars(cls) and not {"reset", "on_start", "step", "at_step"}.isdisjoint(vars(cls)):
+        if keeps_ends is not None:
+            cls.keeps_ends = keeps_ends
+        elif "keeps_ends" not in vars(cls) and not {"reset", "on_start", "step", "at_step"}.isdisjoint(vars(cls)):
             cls.keeps_ends = False
 
     def __init__(self, env: VectorEnvironment) -> None:
@@ -110,7 +112,6 @@ class Wrapper(VectorEnvironment):
 
     def with_inner_state(self, state: State, inner: State) -> State:
         """Replace the state of the wrapped environments in `state`."""
-        del state
         return inner
 
     def native_action(self, action: jax.Array) -> jax.Array:
@@ -161,10 +162,8 @@ class CountingWrapper(StatefulWrapper):
         """Change a time step `[N, ...]` after `steps` `[N]` of its episode."""
 
 
-class ObservationWrapper(Wrapper):
+class ObservationWrapper(Wrapper, keeps_ends=True):
     """Base class of wrappers that change the agent's view and nothing else."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
@@ -178,10 +177,8 @@ class ObservationWrapper(Wrapper):
         """Convert views `[N, ...]` of the wrapped environments to elements of `observation_space`."""
 
 
-class RewardWrapper(Wrapper):
+class RewardWrapper(Wrapper, keeps_ends=True):
     """Base class of wrappers that change rewards and nothing else."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         env_state, timestep = self.env.step(keys, state, action)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,14 +40,12 @@ class RecordedState(NamedTuple):
     episode_length: jax.Array
 
 
-class RecordEpisode(StatefulWrapper):
+class RecordEpisode(StatefulWrapper, keeps_ends=True):
     """A wrapper that sets `TimeStep.episode` to the return and length of the episode so far.
 
     Of two players, the return is the one of the first to move, which is minus the other's. Of several agents with
     their own rewards, it is the sum of their returns, and each agent's is the measure `agent_return`.
     """
-
-    keeps_ends: ClassVar[bool] = True
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
         timestep = _in_32_bits(timestep)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +12,17 @@ import numpy as np
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import LAST_ACTION, LAST_REWARD, VIEW, Legend
-from stoix_like.envs.spaces import Box, Dict, Mixed, Space, choices
+from stoix_like.envs.spaces import Box, Dict, Mixed, Space, appended, choices, is_vector
 from stoix_like.envs.wrappers.base import Wrapper, with_view
 from stoix_like.errors import ConfigError
 
 
-class ObserveLastStep(Wrapper):
+class ObserveLastStep(Wrapper, keeps_ends=True):
     """A wrapper that adds the last action and the last reward to the agent's view, zeros at the start of an episode.
 
     They are appended to vectors of floats. Other views become dictionaries with the entries `last_action` and
     `last_reward`, and `observation` if they were none. Discrete actions are one-hot.
     """
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, action: bool, reward: bool) -> None:
         super().__init__(env)
@@ -33,12 +31,10 @@ class ObserveLastStep(Wrapper):
             {LAST_REWARD: Box(-np.inf, np.inf, (1,))} if reward else {}
         )
         self._action, self._reward = action, reward
-        self._appends = False
-        if isinstance(space, Box) and len(space.shape) == 1 and jnp.issubdtype(space.dtype, jnp.floating):
-            self._appends, vectors = True, [space, *added.values()]
-            low = np.concatenate([np.broadcast_to(part.low, part.shape) for part in vectors]).astype(space.dtype)
-            high = np.concatenate([np.broadcast_to(part.high, part.shape) for part in vectors]).astype(space.dtype)
-            self.observation_space = Box(low, high, low.shape, space.dtype)
+        self._appends = is_vector(space)
+        if self._appends:
+            ends = np.full(sum(part.shape[0] for part in added.values()), np.inf)
+            self.observation_space = appended(space, -ends, ends)
             return
         parts = space.spaces if isinstance(space, Dict) else {VIEW: space}
         for name in sorted(set(parts) & set(added)):

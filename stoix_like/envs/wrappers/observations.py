@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from stoix_like.envs.spaces import (
     Box,
     Dict,
     ObservationSpace,
+    appended,
     bounds,
     choices,
     entries,
@@ -36,7 +37,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
 
 
-class AsDeclared(Wrapper):
+class AsDeclared(Wrapper, keeps_ends=True):
     """A wrapper that lets views and `observation_space` agree on what a number means, and masks be booleans.
 
     Pixels (`spaces.is_picture`) stay bytes, which networks divide by 255; other bytes become int16. Discrete
@@ -45,8 +46,6 @@ class AsDeclared(Wrapper):
 
     `view`: the shapes of their views `[N, ...]`.
     """
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, view: PyTree) -> None:
         super().__init__(env)
@@ -153,10 +152,8 @@ class StackedState(NamedTuple):
     frames: jax.Array
 
 
-class StackFrames(StatefulWrapper):
+class StackFrames(StatefulWrapper, keeps_ends=True):
     """A wrapper that stacks the last views along their last axis; a reset fills the stack with the first view."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, num_frames: int) -> None:
         super().__init__(env)
@@ -171,7 +168,7 @@ class StackFrames(StatefulWrapper):
                 " env.flatten_observation=true, or env.frame_stack=1"
             )
         self.num_frames = num_frames
-        stacks = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
+        stacks = _box_of_shape(env.observation_space, lambda bound: np.concatenate([bound] * num_frames, axis=-1))
         self.observation_space = replace(stacks, stacked=num_frames)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
@@ -203,10 +200,8 @@ class ClipObservation(ObservationWrapper):
         return jnp.clip(view, -self.limit, self.limit)
 
 
-class AddTime(CountingWrapper):
+class AddTime(CountingWrapper, keeps_ends=True):
     """A wrapper that appends the remaining fraction of the time limit, from 1 down to 0, to vectors."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, limit: int) -> None:
         super().__init__(env)
@@ -217,9 +212,7 @@ class AddTime(CountingWrapper):
                 f"env.time_in_observation=True needs vectors, but observations have the shape {list(space.shape)}:"
                 " set env.flatten_observation=true"
             )
-        low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
-        ends = np.append(low, low.dtype.type(0.0)), np.append(high, high.dtype.type(1.0))
-        self.observation_space = Box(*ends, (space.shape[0] + 1,), space.dtype)
+        self.observation_space = appended(space, 0.0, 1.0)
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
         view = timestep.observation.agent_view
@@ -227,10 +220,8 @@ class AddTime(CountingWrapper):
         return with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
 
 
-class CountSteps(CountingWrapper):
+class CountSteps(CountingWrapper, keeps_ends=True):
     """A wrapper that sets `Observation.step_count` to the number of steps since the episode started."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
         return with_observation(timestep, step_count=steps)
@@ -257,10 +248,6 @@ def _float_bounds(space: ArraySpace) -> list[np.ndarray]:
     """Return the smallest and the largest value `[D]` of a flattened entry after `as_floats`."""
     scale = 255 if space.dtype == jnp.uint8 else 1
     return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds(space)]
-
-
-def _repeat(bound: np.ndarray, times: int) -> np.ndarray:
-    return np.concatenate([bound] * times, axis=-1)
 
 
 def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:

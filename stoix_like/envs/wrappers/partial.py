@@ -47,10 +47,9 @@ def mask_entries(env: VectorEnvironment, mask: Sequence[str]) -> VectorEnvironme
     return SelectEntries(env, kept)
 
 
-class _RandomViews(Wrapper):
+class _RandomViews(Wrapper, keeps_ends=True):
     """Base class of wrappers that change the agent's view at random and nothing else."""
 
-    keeps_ends: ClassVar[bool] = True
     stream: ClassVar[int]
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -74,7 +73,6 @@ class _RandomViews(Wrapper):
 class NoisyObservation(_RandomViews):
     """A wrapper that adds normal noise to the agent's view, new in every step."""
 
-    keeps_ends: ClassVar[bool] = True
     stream: ClassVar[int] = _NOISE_STREAM
 
     def __init__(self, env: VectorEnvironment, scale: float | Sequence[float]) -> None:
@@ -104,7 +102,6 @@ class FlickerObservation(_RandomViews):
     Source: Hausknecht & Stone 2015, arXiv:1507.06527, section 5.
     """
 
-    keeps_ends: ClassVar[bool] = True
     stream: ClassVar[int] = _FLICKER_STREAM
 
     def __init__(self, env: VectorEnvironment, probability: float) -> None:
@@ -124,13 +121,11 @@ class DelayedState(NamedTuple):
     views: PyTree
 
 
-class DelayObservation(StatefulWrapper):
+class DelayObservation(StatefulWrapper, keeps_ends=True):
     """A wrapper that shows each view some steps later; the first view of an episode fills the gap.
 
     Rewards, ends and action masks are not delayed.
     """
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, delay: int) -> None:
         super().__init__(env)

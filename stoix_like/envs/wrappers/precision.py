@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 
 from stoix_like.base_types import TimeStep
@@ -11,10 +9,8 @@ from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.wrappers.base import Wrapper
 
 
-class MatmulPrecision(Wrapper):
+class MatmulPrecision(Wrapper, keeps_ends=True):
     """Computes products of matrices in a precision of its own."""
-
-    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, precision: str) -> None:
         super().__init__(env)

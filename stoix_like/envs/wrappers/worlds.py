@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from stoix_like.base_types import PyTree
-from stoix_like.envs.environment import Environment, VectorEnvironment
+from stoix_like.envs.environment import EnvFacts, VectorEnvironment
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.scenes.views import find_scene
 from stoix_like.envs.worlds import with_world, world_space
@@ -22,7 +22,7 @@ class AddWorld(ObservationWrapper):
 
     def scene(self) -> Scene | None:
         drawn = getattr(type(getattr(self.unwrapped, "env", self.unwrapped)), "scene", None)
-        if drawn not in (Environment.scene, VectorEnvironment.scene):
+        if drawn is not EnvFacts.scene:
             return super().scene()
         # The images of the observation, which may be flattened with the world.
         return find_scene(self.observation_space)
