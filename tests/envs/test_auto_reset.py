@@ -69,20 +69,6 @@ def test_reset_replaces_only_state_and_observation(rollouts, mode):
     assert np.all(found[ended] < 1.0)
 
 
-@pytest.mark.parametrize("mode", AUTO_RESETS)
-def test_episode_metrics_restart_after_termination(rollouts, mode):
-    _, timesteps, _ = rollouts[mode]
-    for n in range(N):
-        total, length = 0.0, 0
-        for t in range(T):
-            total, length = total + float(timesteps.reward[t, n]), length + 1
-            np.testing.assert_allclose(timesteps.episode.episode_return[t, n], total, rtol=1e-5)
-            assert timesteps.episode.episode_length[t, n] == length
-            assert timesteps.episode.finished[t, n] == timesteps.terminated[t, n]
-            if timesteps.terminated[t, n]:
-                total, length = 0.0, 0
-
-
 @pytest.mark.parametrize("mode", ["fresh", "pool"])
 def test_every_episode_has_a_new_start_state(rollouts, mode):
     first, timesteps, _ = rollouts[mode]

@@ -60,6 +60,7 @@ def assert_same_space(found, expected):
             ["env=probe/mixed_actions"],
             ["env=probe/multi_discrete"],
             ["env=gymnasium/hopper"],
+            ["env=jumanji/snake"],
             ["env=gymnasium/pendulum", "env.clip_actions=false"],
             ["env=own", "env._target_=support.games.Match", "env.agent_ids=one_hot"],
         ],
@@ -85,12 +86,6 @@ def test_a_description_is_all_that_policies_need(overrides, tmp_path):
     actions = actions * 1.5 if isinstance(env.action_space, Box) else actions
     native = [jax.tree.leaves(each.native_action(actions)) for each in (found, env)]
     jax.tree.map(np.testing.assert_array_equal, *native)
-
-
-def test_a_mask_of_actions_is_described(tmp_path):
-    config, env = make("env=jumanji/snake")
-    mask = reset_of(described(config, env, tmp_path / "environment.json")).observation.action_mask
-    assert (mask.shape, mask.dtype) == ((2, 4), bool)
 
 
 def test_conversions_of_their_own_are_not_described():

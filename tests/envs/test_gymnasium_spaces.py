@@ -54,14 +54,6 @@ def test_spaces_are_converted():
         assert encoded[name].dtype == space.dtype
 
 
-def test_images_with_channels_first_are_transposed():
-    image = gymnasium.spaces.Box(0, 255, (4, 2, 3), np.uint8)
-    spec = make_spec("suite/name", image, gymnasium.spaces.Discrete(2), channels_first=True)
-    view = np.arange(24, dtype=np.uint8).reshape(1, 4, 2, 3)
-    assert spec.observation_space.shape == (2, 3, 4)
-    np.testing.assert_array_equal(spec.encode(view), view.transpose(0, 2, 3, 1))
-
-
 def test_views_are_made_of_observations_with_any_batch_axes():
     spaces = gymnasium.spaces.Dict(
         {"count": gymnasium.spaces.Discrete(3, start=1), "features": gymnasium.spaces.Box(-1, 1, (2,))}

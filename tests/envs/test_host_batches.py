@@ -3,7 +3,6 @@ import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -54,13 +53,9 @@ def test_released_environments_are_reused_and_all_are_closed():
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 ("hang", {"timeout": 0.5}, r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
-                ("infinite", {}, "Scripted-v0 failed: environment 0 of 3 returned inf in its reward"),
                 ("exit", {}, "Scripted-v0 failed: SystemExit: 0"),
-                ("reward", {}, "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward"),
                 # What is raised in a worker arrives.
                 ("unpicklable", ASYNC, "Scripted-v0 failed: SimulatorError: exploded"),
-                ("exit", ASYNC, "Scripted-v0 failed: SystemExit: 0"),
-                ("number", ASYNC, r"failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
             )
         ),
     ],
@@ -75,12 +70,6 @@ def test_a_faulty_environment_is_reported_by_check_and_ends_its_episodes(fault, 
     assert steps.terminated[4:].all()
     env.check()
     env.close()
-
-
-def test_a_batch_is_not_reshaped():
-    batch = BatchThread(lambda num_envs: SimpleNamespace(reset=lambda seeds: np.zeros((4, N))), N, 1.0)
-    with pytest.raises(ValueError, match=r"observation has shape \(4, 3\), and \(3, 4\) is declared"):
-        batch.reset(np.arange(N), jax.ShapeDtypeStruct((N, 4), np.float32))
 
 
 @pytest.mark.parametrize("fault", ["exit", "interrupt"])

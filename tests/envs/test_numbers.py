@@ -94,11 +94,8 @@ def jaxmarl(names):
             return dict.fromkeys(self.agents, view), State(time=0)
 
         def step_env(self, key, state, actions):
-            rewards, dones = (
-                dict.fromkeys(self.agents, 0.0),
-                dict.fromkeys([*self.agents, "__all__"], jnp.zeros((), bool)),
-            )
-            return dict.fromkeys(self.agents, view), state, rewards, dones, {}
+            dones = dict.fromkeys([*self.agents, "__all__"], jnp.zeros((), bool))
+            return dict.fromkeys(self.agents, view), state, dict.fromkeys(self.agents, 0.0), dones, {}
 
     return Jaxmarl()
 

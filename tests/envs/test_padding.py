@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stoix_like.envs.padding import check_views, common_actions, legal_choices, own_actions, own_choices, stack
+from stoix_like.envs.padding import check_views, common_actions, own_actions, stack
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 
@@ -61,10 +61,3 @@ def test_each_agent_takes_its_part_of_a_padded_action():
     # One agent has no axis of agents, and an integer has nothing to cut.
     assert own_actions(np.array([5.0, 6.0]), spaces[1:])[0].tolist() == [5.0, 6.0]
     assert own_actions(np.array([1, 4]), [Discrete(2), Discrete(5)]) == [1, 4]
-
-
-def test_an_agent_without_a_legal_action_has_all_of_its_own():
-    own = own_choices([Discrete(2), Discrete(3)], 3)
-    assert own.tolist() == [[True, True, False], [True, True, True]]
-    rows = np.array([[False, False, False], [False, True, False]])
-    assert legal_choices(rows, own).tolist() == [[True, True, False], [False, True, False]]

@@ -79,11 +79,6 @@ def test_a_first_episode_that_terminates_is_not_followed_by_a_truncated_one():
     np.testing.assert_array_equal(np.asarray(steps.truncated).argmax(0), LIMIT)
 
 
-def test_without_it_the_state_holds_nothing():
-    state, _ = FreshReset(Vectorize(Endless())).reset(jax.random.split(jax.random.key(0), 2))
-    assert jax.tree.leaves(state.remaining) == []
-
-
 def test_environments_without_a_time_limit_are_refused():
     with pytest.raises(ConfigError, match=r"staggered_starts=true .* none is known: set env.time_limit, or use false"):
         make(EnvConfig("probe", ScenarioConfig("value"), staggered_starts=True))

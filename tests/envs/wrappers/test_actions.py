@@ -40,17 +40,10 @@ def test_actions_are_clipped():
     np.testing.assert_allclose(rewards, [0.0, -2.0, 7.0])
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "space", "words"),
-    [
-        (wrappers.RescaleActions, Discrete(2), "Discrete"),
-        (wrappers.ClipActions, Discrete(2), "Discrete"),
-        (wrappers.RescaleActions, Box(0.0, np.inf, (1,)), "bounded"),
-    ],
-)
-def test_action_wrappers_reject_what_has_no_bounds(wrapper, space, words):
-    with pytest.raises(ValueError, match=words):
-        wrapper(ramp(action_space=space))
+@pytest.mark.parametrize("space", [Discrete(2), Box(0.0, np.inf, (1,))])
+def test_actions_without_bounds_cannot_be_rescaled(space):
+    with pytest.raises(ValueError, match="is not a bounded Box"):
+        wrappers.RescaleActions(ramp(action_space=space))
 
 
 @pytest.mark.parametrize(

@@ -95,15 +95,6 @@ def test_a_world_of_images_has_the_channels_of_all_agents():
     assert view["world"][0, 1, 0, 0].tolist() == [3] * channels + [4] * channels
 
 
-def test_numbers_of_agents_are_appended_to_vectors():
-    env = wrappers.AgentRows(Vectorize(Wages(world=True)), agent_ids="one_hot")
-    _, first = env.reset(jax.random.split(jax.random.key(0), 6))
-    assert isinstance(env.observation_space, Dict)
-    for name, view in first.observation.agent_view.items():
-        np.testing.assert_array_equal(view[:, -3:], np.tile(np.eye(3), (2, 1)))
-        assert view.shape[1:] == env.observation_space.spaces[name].shape
-
-
 class Cells(Steps):
     def __init__(self, space):
         super().__init__()
@@ -187,15 +178,6 @@ def test_a_time_limit_truncates_games_and_episodes_have_returns_of_team_and_agen
     assert not any(t.terminated.any() for t in timesteps)
     assert timesteps[2].episode.episode_return.tolist() == [12.0] * 3
     assert timesteps[2].episode.measures["agent_return"].tolist() == [2.0, 4.0, 6.0]
-
-
-def test_permuted_agents_have_permuted_rows():
-    games = [factory.make(config(), Wages(order=order)) for order in ((0, 1, 2), (2, 0, 1))]
-    one, other = (played(game, 3, num_agents=3) for game in games)
-    for pair in zip(one, other, strict=True):
-        a, b = ((t.observation.agent_view, t.observation.action_mask, t.reward, t.episode.episode_return) for t in pair)
-        permuted = *(rows[jnp.asarray([2, 0, 1])] for rows in a[:3]), a[3]
-        jax.tree.map(np.testing.assert_array_equal, permuted, b)
 
 
 class OneView(Steps):

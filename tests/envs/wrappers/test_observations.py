@@ -109,14 +109,6 @@ def test_observations_and_their_bounds_are_clipped():
     assert (env.observation_space.low, env.observation_space.high) == (-2.5, 2.5)
 
 
-def test_selected_entries_of_observations_are_kept():
-    env = wrappers.SelectEntries(Vectorize(Counter()), (1,))
-    timesteps = play(env, [1, 9])
-    assert [t.observation.agent_view.tolist() for t in timesteps] == [[0], [1], [9]]
-    assert timesteps[2].next_observation.agent_view.tolist() == [9]
-    assert (env.observation_space.shape, env.observation_space.low.tolist()) == ((1,), [-100])
-
-
 def test_the_remaining_fraction_of_the_time_limit_is_appended():
     env = wrappers.AddTime(wrappers.TimeLimit(Vectorize(Counter()), 4), 4)
     timesteps = play(env, [1, 1, 1, 1])
@@ -170,12 +162,3 @@ class TestDictionaries:
         env.observation_space = Discrete(4)
         with pytest.raises(ConfigError, match=r"Discrete\(4\) is not a Box: observe a one-hot vector"):
             wrappers.FlattenObservation(env)
-
-    def test_other_wrappers_leave_views_unchanged(self):
-        env = wrappers.RecordEpisode(wrappers.CountSteps(wrappers.TimeLimit(self.envs(), 1)))
-        state, first = env.reset(KEY[None])
-        step = env.step(KEY[None], state, jnp.zeros((1,), jnp.int32))[1]
-        assert (int(first.observation.step_count[0]), int(step.observation.step_count[0])) == (0, 1)
-        assert bool(step.truncated[0])
-        expected = self.envs().step(KEY[None], self.envs().reset(KEY[None])[0], jnp.zeros((1,), jnp.int32))[1]
-        jax.tree.map(np.testing.assert_array_equal, step.observation.agent_view, expected.observation.agent_view)
