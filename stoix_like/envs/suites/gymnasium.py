@@ -189,7 +189,7 @@ def make(
         specification = copy.deepcopy(env.spec)
         assert specification is not None
         if options.time_limit is not None:
-            # In addition to its own: that of a wrapped environment would be replaced, and count frames of Atari games.
+            # In addition to its own, which the specification would replace; its steps are not frames of Atari games.
             specification.additional_wrappers += (TimeLimit.wrapper_spec(max_episode_steps=options.time_limit),)
         constructor = partial(gymnasium.make, specification, disable_env_checker=True)
         space = joined(env.observation_space)
