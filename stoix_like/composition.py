@@ -84,8 +84,6 @@ def compose_config(
             return compose(PRIMARY, searched, return_hydra_config=return_hydra_config)
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
-        except RecursionError as error:
-            raise ConfigError(f"{max(overrides, key=len)} is nested too deeply: use fewer brackets") from error
         except _COMPOSE_ERRORS as error:
             raise ConfigError(_refusal(error, parsed, directories)) from error
 

@@ -45,8 +45,6 @@ LAYOUT = "layout"
 """The key of a recorded configuration that says which form the files of its run have."""
 
 
-# What names files and projects, and the values of the members themselves, need not follow what varies between members.
-
 # Contacts and constraints need more digits than networks.
 PHYSICS_SUITES = ("brax", "playground")
 
@@ -66,6 +64,7 @@ class CheckpointConfig:
     mirror_wait: Annotated[float, between(0, MAX_SECONDS)] = 120.0
 
 
+# What names files and projects, and the values of the members themselves, need not follow what varies between members.
 _UNTIED = ("system.name", "logger.", "checkpoint.", "arch.population.")
 
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import json
 import re
 import shlex
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-from urllib.parse import unquote
-
-# Values without meaning, such as a number of hundreds of digits or nested brackets; names and paths stay.
-_LONG_WORD = re.compile(r"([\d.()\[\]{}+-]{60})[\d.()\[\]{}+-]{100,}")
 
 # Files that no user wrote: of this package, of the interpreter, of installed packages, and generated code.
 _NOT_OF_USERS = re.compile(
@@ -27,9 +21,6 @@ _NOT_OF_USERS = re.compile(
 
 class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key, the value and what would work."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(_LONG_WORD.sub(r"\1…", message))
 
 
 class TrainingError(RuntimeError):
@@ -74,34 +65,13 @@ class MissingExtraError(ConfigError):
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that adds an extra to this installation, from where it came."""
-    from importlib import metadata
-
-    checkout = Path(__file__).parent.parent
-    try:
-        # pip writes it where the package does not come from an index.
-        found = metadata.distribution("stoix_like").read_text("direct_url.json")
-        origin = json.loads(found) if found else {}
-    except (metadata.PackageNotFoundError, ValueError):
-        is_checkout = (checkout / "pyproject.toml").exists()
-        origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}} if is_checkout else {}
-    return install_command(extra, origin)
+    """Return the command that adds an extra to this installation, wherever it came from."""
+    return f"pip install 'stoix_like[{extra}]'"
 
 
 def resume_command(run: str | Path) -> str:
     """Return the command that resumes a run."""
     return f"stoix-like resume {shlex.quote(str(run))}"
-
-
-def install_command(extra: str, origin: Mapping[str, Any]) -> str:
-    """Return the command that adds an extra to an installation."""
-    url = str(origin.get("url", ""))
-    if "dir_info" in origin:
-        path = unquote(url.removeprefix("file://"))
-        editable = "-e " if origin["dir_info"].get("editable") else ""
-        return f"pip install {editable}'{'.' if path == str(Path.cwd()) else path}[{extra}]'"
-    vcs = f"{origin['vcs_info']['vcs']}+" if "vcs_info" in origin else ""
-    return f"pip install 'stoix_like[{extra}]{f' @ {vcs}{url}' if url else ''}'"
 
 
 def require(package: str, what: str, extra: str) -> ModuleType:

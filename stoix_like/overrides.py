@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stoix_like.errors import ConfigError
-from stoix_like.foreign_keys import rows_of
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -54,23 +53,14 @@ def with_overrides(function: FunctionT) -> FunctionT:
     def checked(*args: Any, **kwargs: Any) -> Any:
         unknown = {name: value for name, value in kwargs.items() if name not in parameters}
         if unknown:
-            ours = {name: _translated(name) for name in unknown}
-            keys = {names[0]: unknown[name] for name, names in ours.items()}
-            others = dict.fromkeys(f"'{key}'" for names in ours.values() for key in names[1:])
-            also = f"; a system has {', '.join(others)} besides, or instead" if others else ""
             first = next(iter(parameters))
             raise TypeError(
                 f"{function.__name__}() has no argument {' and no '.join(unknown)}: keys of the configuration are"
-                f" overrides, {function.__name__}({first}, {keys!r}){also}"
+                f" overrides, {function.__name__}({first}, {unknown!r})"
             )
         return function(*args, **kwargs)
 
     return checked  # type: ignore[return-value]
-
-
-def _translated(name: str) -> list[str]:
-    """Return the keys of this package that a name of another framework may mean; the name itself if it is none."""
-    return list(dict.fromkeys(key for row in rows_of(name) for key in row.ours if "=" not in key)) or [name]
 
 
 def _key(key: Any) -> str:

@@ -220,7 +220,6 @@ def test_composing_restores_the_hydra_of_the_caller():
             ["+experiment=[ppo_cartpole]", "experiment=ppo_acrobot"],
             r"experiment is given 2 times: write one list, \+experiment=\[ppo_cartpole,ppo_acrobot\]$",
         ),
-        ([f"system.gamma={'[' * 300}{']' * 300}"], r"system.gamma=\[+… is nested too deeply"),
         (["nonsense"], "write it as key=value"),
         (
             ["arch.seed=1", "logger.wandb.name=lr=3"],
