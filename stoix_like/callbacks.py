@@ -190,9 +190,5 @@ def _score(record: Mapping[str, Any]) -> float:
 def _imported(function: Any) -> Any:
     """Import a function that is given by its path."""
     if not isinstance(function, str):
-        if not callable(function):
-            raise ConfigError(
-                f"function={function} cannot be called: use a function, or its path my_module.my_function"
-            )
         return function
     return import_object(function, "function", "use the import path of a function, my_module.my_function")

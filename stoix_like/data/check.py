@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
-from stoix_like.data.dataset import RETURNS, DataHeader, DataSet, parts_of
+from stoix_like.data.dataset import DataHeader, DataSet, parts_of
 from stoix_like.data.files import KEY
 from stoix_like.envs.spaces import (
     ActionSpace,
@@ -24,7 +24,7 @@ from stoix_like.envs.spaces import (
 )
 from stoix_like.errors import ConfigError
 
-# Of the distance between the bounds of actions, or of one, as rescaled actions are rounded; and of returns.
+# Of the distance between the bounds of actions, or of one, as rescaled actions are rounded.
 _TOLERANCE = 1e-5
 
 
@@ -75,7 +75,6 @@ def _problems(
     yield from _wrong_episodes(data)
     yield from _wrong_values(data, space)
     yield from _illegal_actions(data, space)
-    yield from _wrong_header(data)
 
 
 def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_space: Any) -> Iterator[str]:
@@ -161,19 +160,6 @@ def _illegal_actions(data: DataSet, action_space: Any) -> Iterator[str]:
     if illegal.any():
         row = _first(illegal)
         yield f"the action {data.action[row]} in row {row} is not legal there, see action_mask: leave its episode out"
-
-
-def _wrong_header(data: DataSet) -> Iterator[str]:
-    """Compare what the header says with the arrays."""
-    said, found = data.header, data.with_statistics().header
-    for name in ("steps", "episodes"):
-        if (count := getattr(said, name)) != (number := getattr(found, name)):
-            yield f"the header says {count:,} {name}, and the arrays hold {number:,}: record the data again"
-    for name in RETURNS:
-        # None, for returns that are not finite, becomes NaN.
-        value, actual = np.float64(getattr(said, name)), np.float64(getattr(found, name))
-        if not np.isclose(value, actual, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
-            yield f"the header says {name}={value:.6g}, and it is {actual:.6g}: record the data again"
 
 
 def _is_finite(array: np.ndarray) -> bool:

@@ -34,7 +34,6 @@ _HEADER = "header"
 _OTHERS = {"ogbench": layouts.read_ogbench, "d4rl": layouts.read_d4rl, "minari": layouts.read_minari}
 _USE = "use an .npz file of `stoix-like collect` or of OGBench, a file of D4RL, or a directory of Minari"
 _MALFORMED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, NotImplementedError)
-_MAX_HEADER = 2**24
 _DAMAGED = (*_MALFORMED, OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 
@@ -146,9 +145,6 @@ def _shapes(arrays: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _own_header(path: Path) -> DataHeader:
-    said = npz.shapes(path)[_HEADER]
-    if (size := said.size * said.dtype.itemsize) > _MAX_HEADER:
-        raise ConfigError(f"its header has {size:,} bytes, more than {_MAX_HEADER:,}: record it again")
     found = DataHeader.from_json(npz.array(path, _HEADER).tobytes(), str(path))
     if found.format != FORMAT:
         raise ConfigError(f"it has the format {found.format}, and this version reads {FORMAT}: record it again")

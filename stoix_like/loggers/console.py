@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -21,10 +21,9 @@ from stoix_like.loggers import points
 from stoix_like.loggers.base import Logger, LoggerSettings, RunInfo
 from stoix_like.loggers.formats import MIN_IQM, center_name, format_number, format_rate, format_seconds, format_timing
 
-# Columns of the label of a field; of `^C`, typed twice; and of the bar with its percentage, its time left and spaces.
+# Columns of the label of a field, and of the bar with its percentage, its time left and spaces.
 _LABEL_WIDTH = 18
-_ECHO_WIDTH = 5
-_BAR_WIDTH = 30 + _ECHO_WIDTH
+_BAR_WIDTH = 30
 _ABSOLUTE_METRIC = " of the {} parameters, on ten times as many episodes"
 
 
@@ -283,22 +282,6 @@ class _LineConsole(Console):
         raise BrokenPipeError("the reader of standard output has closed it")
 
 
-class _Bar(Progress):
-    """Progress bar that leaves room for the terminal's echo of Ctrl-C, which would start a line below it otherwise."""
-
-    def get_renderable(self) -> _Narrower:
-        return _Narrower(super().get_renderable())
-
-
-class _Narrower(NamedTuple):
-    """A renderable that ends some columns before the right margin."""
-
-    content: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from console.render(self.content, options.update_width(max(options.max_width - _ECHO_WIDTH, 1)))
-
-
 class _TimeLeft(ProgressColumn):
     """Countdown to the task's `deadline` on the monotonic clock; its phase so far while the deadline is unknown."""
 
@@ -313,7 +296,7 @@ def _progress_bar(console: Console) -> Progress:
     def one_line() -> Column:
         return Column(no_wrap=True)
 
-    return _Bar(
+    return Progress(
         TextColumn("{task.description}", markup=False, table_column=one_line()),
         BarColumn(bar_width=None),
         TaskProgressColumn(table_column=one_line()),

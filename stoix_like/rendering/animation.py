@@ -17,7 +17,7 @@ import numpy as np
 
 from stoix_like.envs.scenes.base import RecordedEpisode, Scene
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.storage.files import write_bytes
+from stoix_like.storage.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,15 +35,7 @@ def check_path(path: Path) -> None:
     if path.suffix.removeprefix(".") not in FORMATS:
         use = path.with_suffix(".gif").name if path.name else "out.gif"
         raise ConfigError(f"render={path if path.name else ''} must be an animated gif or an mp4 file: use {use}")
-    try:
-        # Permissions alone do not reveal read-only and special file systems.
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise ConfigError(
-            f"render={path}: {path.parent} is not a writable directory ({error.strerror}): create it or use another one"
-        ) from error
-    if path.is_dir():
-        raise ConfigError(f"render={path} is a directory: use another name")
+    check_writable(path, "render")
     check_writer(path.suffix.removeprefix("."), f"render={path}")
 
 
@@ -51,14 +43,6 @@ def check_writer(file_format: str, setting: str) -> None:
     """Check that animations of a format can be written."""
     # Without a place for its caches, it warns.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    try:
-        for module in ("matplotlib", "matplotlib.figure"):
-            importlib.import_module(module)
-    except OSError as error:
-        raise ConfigError(
-            f"{setting}: matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a writable"
-            " directory with some free space"
-        ) from error
     if file_format == "mp4" and _ffmpeg() is None:
         raise MissingExtraError(setting, "imageio_ffmpeg", "video", alternative="ffmpeg")
 

@@ -113,8 +113,6 @@ WRONG = [
         lambda data: edit("valid", 0, False)(data)._replace(terminated=ROW == 1),
         "row 0 follows no step, and valids is False: leave it out",
     ),
-    (with_header(steps=6), "the header says 6 steps, and the arrays hold 5: record the data again"),
-    (with_header(return_max=4.0), "the header says return_max=4, and it is 3: record the data again"),
 ]
 
 

