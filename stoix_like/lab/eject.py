@@ -11,27 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
-
-import jax
+from typing import Any
 
 from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import RunConfig, flatten, parse_config
-from stoix_like.envs import Box, Discrete, factory
 from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
-from stoix_like.errors import ConfigError, naming, nearest
-from stoix_like.networks.utils import parse_activation_fn
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.policies.hub import local_run
-from stoix_like.run.host.plan import make_plan
-from stoix_like.schema import convert
+from stoix_like.schema import convert, hints_of
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.files import check_writable
-from stoix_like.storage.run_files import CONFIG
 from stoix_like.versions import versions
 
 SCRIPTS = ("ppo/ff_ppo", "ppo/rec_ppo", "q_learning/ff_dqn", "q_learning/ff_pqn", "sac/ff_sac", "search/ff_az")
 """The systems that have a single file."""
-CONTINUOUS = ("sac/ff_sac",)
 
 _KEYS = {
     "env_name": "env.scenario.name",
@@ -49,60 +42,44 @@ _NO_EFFECT = re.compile(
 )
 # Nothing is logged or copied, so that the run of another user needs no trust for it.
 _NOWHERE = ("logger=silent", "+checkpoint.mirror=null")
-_SAME = {"arch.num_devices": (None, 1)}
-# Values that switch to what the files do not have.
-_ABSENT = {"system.evaluation_simulations": 0}
 
 
 def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str:
     """Return the single file of a system. `out`: where to write it; None writes no file."""
-    text = render(_find(source, overrides))
+    run = _find(source, overrides)
+    text, config = inspect.getsource(script_of(run.system_name)), settings_of(run)
+    for field in fields(config):
+        if (value := getattr(config, field.name)) != field.default:
+            text = _replace(text, field.name, value)
+    text = f"# Written by `stoix-like eject {run.system_name}` of stoix_like {versions()['stoix_like']}.\n{text}"
     if out is not None:
         check_writable(out, "--out")
-        try:
-            # Never a file that has been edited since.
-            with open(out, "x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError as error:
-            raise ConfigError(f"--out={out} exists already: choose another file") from error
+        if out.exists():  # it may have been edited since
+            raise ConfigError(f"--out={out} exists already: choose another file")
+        out.write_text(text, encoding="utf-8")
     return text
 
 
-def render(run: RunConfig) -> str:
-    """Return the single file of a system with the settings of a run."""
-    script, config = script_of(run.system_name), settings_of(run)
-    source = inspect.getsource(script)
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if value != field.default:
-            source = _replace(source, field.name, value)
-    written_by = f"# Written by `stoix-like eject {run.system_name}` of stoix_like {versions()['stoix_like']}."
-    return f"{written_by}\n{source}"
-
-
 def settings_of(run: RunConfig) -> Any:
-    """Return the `Config` of the single file of a system with the settings of a run."""
-    hints = get_type_hints(script_of(run.system_name).Config)
-    script, reference = script_of(run.system_name), parse_config(compose_config([f"system={run.system_name}"]))
-    ours, plain = _values(run), _values(reference)
+    """Return the `Config` of the single file of a system with the settings of a run; refuse those that it lacks."""
+    system, script = run.system_name, script_of(run.system_name)
+    ours, plain = _values(run), _values(parse_config(compose_config([f"system={system}"])))
     keys = {field.name: _keys_of(field.name, plain) for field in fields(script.Config)}
-    _check_others(run.system_name, ours, plain, {key for names in keys.values() for key in names})
-    config = script.Config(
-        **{
-            field.name: _setting(run.system_name, hints[field.name], {key: ours.get(key) for key in keys[field.name]})
-            for field in fields(script.Config)
-        }
-    )
-    with naming(keys["activation"][0]):
-        parse_activation_fn(config.activation)
-    if not hasattr(jax.nn, config.activation):
+    # Of several keys, such as the layers of two networks, the others have the value of the first.
+    alike = {key: ours.get(first) for first, *others in keys.values() for key in others}
+    firsts = {names[0] for names in keys.values()}
+    for key in (key for key in {**ours, **plain} if key not in firsts):
+        value, only = ours.get(key), alike.get(key, plain.get(key))
+        if value != only and (key, value) != ("arch.num_devices", 1) and not _NO_EFFECT.fullmatch(key):
+            raise ConfigError(f"{key}={_shown(value)}: the single file of {system} has only {_shown(only)}: use that")
+    if ours.get("system.evaluation_simulations") == 0:
         raise ConfigError(
-            f"{keys['activation'][0]}={config.activation}: the single file of {run.system_name} takes functions of"
-            " jax.nn, such as relu"
+            f"system.evaluation_simulations=0: the single file of {system} always searches: use 1 or more"
         )
-    make_plan(run, num_devices=1)  # the sizes fit each other, and the budget
-    _check_environment(run, script, config)
-    return config
+    if run.env.scenario.name in HORIZON_ENDS_TASK:
+        raise ConfigError(f"env.scenario.name={run.env.scenario.name}: time limits truncate in the single files")
+    hints = hints_of(script.Config)
+    return script.Config(**{name: convert(hints[name], ours.get(keys[name][0]), keys[name][0]) for name in keys})
 
 
 def script_of(system: str) -> ModuleType:
@@ -113,92 +90,29 @@ def script_of(system: str) -> ModuleType:
 
 
 def _find(source: str, overrides: Sequence[str]) -> RunConfig:
-    systems = group_choices("system")
-    if source in systems:
+    if source in group_choices("system"):
         script_of(source)
-        return parse_config(compose_config([f"system={source}", *_environment(source, overrides), *overrides]))
+        has_env = any(override.startswith(("env=", "env.", "experiment=", "+experiment=")) for override in overrides)
+        env = ["env=gymnax/pendulum"] if source == "sac/ff_sac" and not has_env else []
+        return parse_config(compose_config([f"system={source}", *env, *overrides]))
     if ":/" not in source and not os.path.exists(source):
         raise ConfigError(f"{source} is neither a system nor the directory of a run: {nearest(source, SCRIPTS)}")
-    run_dir = local_run(source)
-    if not (run_dir / CONFIG).exists():
-        raise ConfigError(f"{source} is not the directory of a run: it has no {CONFIG}")
-    return parse_config(read_config(run_dir, [*overrides, *_NOWHERE], learns=False))
-
-
-def _environment(system: str, overrides: Sequence[str]) -> list[str]:
-    """Return the environment of a system with continuous actions, if none is chosen."""
-    chosen = any(override.startswith(("env=", "env.", "experiment=", "+experiment=")) for override in overrides)
-    return ["env=gymnax/pendulum"] if system in CONTINUOUS and not chosen else []
+    return parse_config(read_config(local_run(source), [*overrides, *_NOWHERE], learns=False))
 
 
 def _values(run: RunConfig) -> dict[str, Any]:
-    """Return the values of a configuration by key; a list of numbers is one value, and counts are integers."""
+    """Return the values of a configuration by key; a list of numbers is one value."""
     found: dict[str, Any] = {}
     for key, value in flatten(run.resolved):
         name, _, index = key.rpartition(".")
-        if index.isdigit():
-            found[name] = (*found.get(name, ()), value)
-        else:
-            found[key] = value
+        found |= {name: (*found.get(name, ()), value)} if index.isdigit() else {key: value}
     return {key: None if value in ({}, []) else value for key, value in found.items()}
 
 
 def _keys_of(field: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the keys that a setting has the value of; several, such as the layers of two networks, must agree."""
-    if field in _KEYS:
-        return [_KEYS[field]]
+    """Return the keys that a setting has the value of."""
     of_networks = [key for key in values if key.startswith("network.") and key.endswith(f".{field}")]
-    return of_networks or [f"system.{field}"]
-
-
-def _check_others(system: str, ours: Mapping[str, Any], plain: Mapping[str, Any], known: set[str]) -> None:
-    """Refuse settings that differ from the defaults, if the file does not have them."""
-    for key in {**ours, **plain}:
-        value, default = ours.get(key), plain.get(key)
-        if key in known or value == default or _NO_EFFECT.fullmatch(key) or value in _SAME.get(key, ()):
-            continue
-        if key == "env.env_name":
-            raise ConfigError(
-                f"env={value}: the single file of {system} has only {default}: use env={default}/cartpole"
-            )
-        raise ConfigError(f"{key}={_shown(value)}: the single file of {system} has only {_shown(default)}: use that")
-
-
-def _setting(system: str, hint: Any, values: Mapping[str, Any]) -> Any:
-    """Return the value of a setting, in the type that the file declares."""
-    (first, value), *others = values.items()
-    for key, other in others:
-        if other != value:
-            raise ConfigError(
-                f"{key}={_shown(other)} differs from {first}={_shown(value)}: the single file of {system} has one value"
-                " for both: use the same"
-            )
-    if first in _ABSENT and value == _ABSENT[first]:
-        raise ConfigError(f"{first}={_shown(value)}: the single file of {system} has no such case: use another value")
-    return convert(hint, value, first)
-
-
-def _check_environment(run: RunConfig, script: ModuleType, config: Any) -> None:
-    """Refuse environments with observations or actions that the file does not take."""
-    name, space = run.env.scenario.name, Box if run.system_name in CONTINUOUS else Discrete
-    env = factory.make_eval(run.env)
-    kind = "continuous" if space is Box else "discrete"
-    if not isinstance(env.action_space, space):
-        raise ConfigError(f"env.scenario.name={name}: the single file of {run.system_name} has only {kind} actions")
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
-    shape = jax.eval_shape(script.make_env(name, config.max_episode_steps).reset, keys)[1].shape[1:]
-    vectors = isinstance(env.observation_space, Box) and env.observation_space.shape == shape and len(shape) == 1
-    if not vectors or name in HORIZON_ENDS_TASK:
-        raise ConfigError(
-            f"env.scenario.name={name}: the single files take environments with vectors as observations and time limits"
-            " that truncate, such as CartPole-v1"
-        )
-    limit, longest = config.max_episode_steps, run.arch.max_eval_steps
-    if limit is not None and limit > longest:
-        raise ConfigError(
-            f"{_KEYS['max_episode_steps']}={limit}: the single file of {run.system_name} evaluates whole episodes, and"
-            f" the system stops them at arch.max_eval_steps={longest}: use at most {longest}"
-        )
+    return [_KEYS[field]] if field in _KEYS else of_networks or [f"system.{field}"]
 
 
 def _replace(source: str, name: str, value: Any) -> str:
