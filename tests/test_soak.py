@@ -109,34 +109,6 @@ def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
     assert [text.split(": ")[1] for text in harm] == ["7/canary was deleted", "ran was written", "canary was changed"]
 
 
-def contents(directory):
-    """Return what is in a directory: the bytes of files, and the modes of all others."""
-    paths = list(directory.rglob("*"))
-    plain = {path: path.is_file() and not path.is_symlink() for path in paths}
-    return {path: path.read_bytes() if plain[path] else path.lstat().st_mode for path in paths}
-
-
-def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
-    hostile = modules["hostile"]
-    for number, (name, plant) in enumerate(hostile.TRAPS.items()):
-        run_dir, outside = tmp_path / str(number) / "run", tmp_path / str(number) / "outside"
-        for item in ("host_state", "shared"):
-            (run_dir / "checkpoints" / "10" / item).mkdir(parents=True)
-        for file in ("shared/manifest.ocdbt", "host_state/metadata"):
-            (run_dir / "checkpoints" / "10" / file).touch()
-        (run_dir / "config.yaml").write_text(
-            "arch: {seed: 1}\nnetwork: {actor_network: {pre_torso: {}}}\nsystem: {module: x}\n"
-        )
-        (outside / "7").mkdir(parents=True)
-        for canary in ("canary", "7/canary"):
-            (outside / canary).write_text(hostile.CANARY)
-        before = contents(run_dir)
-        plant(run_dir, outside)
-        assert contents(run_dir) != before, name
-        assert plant.__doc__, name
-        assert hostile.harm(outside) == [], name
-
-
 @pytest.mark.slow
 def test_a_wrong_value_goes_to_every_key_in_turn(modules, monkeypatch):
     fuzz = modules["fuzz"]

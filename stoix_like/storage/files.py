@@ -140,23 +140,13 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:  # an OSError, too
-        raise ConfigError(f"{refusal}{_way_out(lock, path)}") from None
+        # Without `flock`, the file itself is the lock, and outlives its process.
+        stays = isinstance(lock, filelock.SoftFileLock)
+        raise ConfigError(f"{refusal}{f'; delete {path} if its process is gone' if stays else ''}") from None
     try:
         yield
     finally:
         lock.release()
-
-
-def _way_out(lock: filelock.BaseFileLock, path: Path) -> str:
-    """Return what else to do about a lock that is held, where the file itself is the lock: it outlives its process."""
-    if not isinstance(lock, filelock.SoftFileLock):
-        return ""
-    try:
-        pid, host = read_bytes(path, 1024).decode().split("\n")[:2]
-        holder = f"process {pid} on {host}"
-    except (OSError, ValueError):
-        holder = "an unknown process"
-    return f"; {path} names {holder}: delete the file if that process is gone"
 
 
 def scratch_name(name: str) -> str:

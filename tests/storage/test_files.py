@@ -84,19 +84,15 @@ def test_only_regular_files_are_read(tmp_path):
             files.check_directory(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("content", "holder"), [("4242\nnode7\n123\n", "process 4242 on node7"), ("", "an unknown process")]
-)
-def test_a_lock_that_outlives_its_process_says_how_to_remove_it(tmp_path, monkeypatch, content, holder):
+def test_a_lock_that_outlives_its_process_says_how_to_remove_it(tmp_path, monkeypatch):
     """Without `flock`, the file is the lock, and stays when another machine is lost."""
     fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOSYS, "flock is not implemented")))
     path = tmp_path / ".lock"
-    path.write_text(content)
-    message = f"^in use; {path} names {holder}: delete the file if that process is gone$"
+    path.touch()
     with (
         pytest.warns(UserWarning, match="flock not supported"),
-        pytest.raises(ConfigError, match=message),
+        pytest.raises(ConfigError, match=f"^in use; delete {path} if its process is gone$"),
         files.locked(path, "in use"),
     ):
         pass
