@@ -7,15 +7,16 @@ Ranges are checked once, here, on concrete values, so that the same dataclass ca
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
 
 from stoix_like.errors import ConfigError, nearest
 
@@ -30,8 +31,6 @@ MAX_SECONDS = 1e6
 
 _UNIONS = (typing.Union, types.UnionType)
 _NONE = type(None)
-_SCALARS: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
-_ITEMS: dict[Any, str] = {int: "integers", float: "numbers", str: "strings"}
 _CONTAINERS: dict[Any, type] = {list: tuple, Sequence: tuple, tuple: tuple, dict: dict, Mapping: dict}
 
 
@@ -213,16 +212,22 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         for constraint in constraints:
             _check(constraint, converted, key)
         return converted
-    if hint in (Any, object):
+    if hint in (Any, object, np.dtype):  # dtypes are configured by name
         return value
     if origin in _UNIONS:
-        return _convert_to_one(hint, value, key)
+        return _convert_to_one(typing.get_args(hint), value, key)
     if hint is _NONE or origin is typing.Literal:
         return _choose((None,) if hint is _NONE else typing.get_args(hint), value, key)
-    if _kind(hint) not in (*_SCALARS, tuple, dict):
-        return _built(hint, value, key)
+    if _kind(hint) not in (int, float, bool, str, tuple, dict):
+        if not isinstance(value, int | float | str | Sequence | Mapping | None):
+            return value  # an object that a `_target_` became
+        raise ConfigError(
+            f"{key}={value} cannot be set: {inspect.formatannotation(hint)} is built by a block with a _target_, in"
+            " networks alone; others take int, float, bool, str, a Literal, a tuple, a list, a dict, a dataclass, or a"
+            " union of these"
+        )
     if value is None:
-        raise ConfigError(f"'{key}' is not set: it must be {describe(hint)}")
+        raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):
         return from_mapping(typing.cast(type, hint), value, key)
     return _plain(hint, value, key)
@@ -235,9 +240,8 @@ def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
     return items if is_fixed else items[:1] * count
 
 
-def _convert_to_one(hint: Any, value: Any, key: str) -> Any:
+def _convert_to_one(options: Sequence[Any], value: Any, key: str) -> Any:
     """Convert to the option of the type of the value, else to the first that takes it; strings come last."""
-    options = typing.get_args(hint)
     if value is None and _NONE in options:
         return None
     order, refusals = [_kind(type(value)), float, int, str], list[ConfigError]()
@@ -254,9 +258,8 @@ def _convert_to_one(hint: Any, value: Any, key: str) -> Any:
     names = [str(name) for option in options for name in _names(option)]
     if isinstance(value, str) and names and bool in kinds.values():
         raise ConfigError(f"{key}={value} is not known: {nearest(value, ('true', 'false', *names))}")
-    if all("has the wrong type" in str(refusal) for refusal in refusals):
-        raise _mismatch(hint, value, key)
-    raise refusals[0]
+    also = ", or true or false" if bool in kinds.values() and not isinstance(value, bool) else ""
+    raise ConfigError(f"{refusals[0]}{also}") from refusals[0]
 
 
 def _names(option: Any) -> tuple[str, ...]:
@@ -279,7 +282,7 @@ def _plain(hint: Any, value: Any, key: str) -> Any:
     if kind is tuple and isinstance(value, (list, tuple)):
         hints = item_hints(hint, len(value))
         if len(hints) != len(value):
-            raise _mismatch(hint, value, key)
+            raise ConfigError(f"{key}={value} has the wrong length: it must have {len(hints)} entries, as annotated")
         return tuple(convert(one, item, f"{key}[{i}]") for i, (one, item) in enumerate(zip(hints, value, strict=True)))
     if kind is dict and isinstance(value, Mapping):
         item_hint = (typing.get_args(hint) or (Any,))[-1]
@@ -288,36 +291,9 @@ def _plain(hint: Any, value: Any, key: str) -> Any:
     if isinstance(converted, float) and not abs(converted) <= FLOAT32_MAX:
         raise ConfigError(f"{key}={value} is out of range: it must be a finite number of 32 bits")
     if converted is None:
-        raise _mismatch(hint, value, key)
+        also = f": write [{value}]" if kind is tuple and not isinstance(value, Mapping) else ""
+        raise ConfigError(f"{key}={value} has the wrong type: it must be {_describe(hint)}{also}")
     return converted
-
-
-def _built(hint: Any, value: Any, key: str) -> Any:
-    """Return an object that a block with a `_target_` has built; annotations that no class checks take any."""
-    wanted = typing.get_origin(hint) or hint
-    with contextlib.suppress(TypeError):  # protocols
-        # A partial block is a function that returns the object.
-        if not (callable(value) if wanted is Callable else isinstance(value, (wanted, functools.partial))):
-            raise _mismatch(hint, value, key)
-    return value
-
-
-def _mismatch(hint: Any, value: Any, key: str) -> ConfigError:
-    is_lone = _kind(hint) is tuple and isinstance(value, int | float | str)
-    return ConfigError(
-        f"{key}={shown(value)} has the wrong type: it must be {describe(hint)}{f': write [{value}]' if is_lone else ''}"
-    )
-
-
-def shown(value: Any) -> Any:
-    """Return a value as a configuration shows it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(str(shown(item)) for item in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {shown(item)}' for name, item in value.items())}}}"
-    return value if isinstance(value, int | float | str) else type(value).__name__
 
 
 def _kind(hint: Any) -> Any:
@@ -327,16 +303,11 @@ def _kind(hint: Any) -> Any:
         return _kind(arguments[0])
     if origin is typing.Literal:
         return type(arguments[0])
-    if (origin or hint) is Callable:
-        return Callable
     return dict if dataclasses.is_dataclass(hint) else _CONTAINERS.get(origin or hint, hint)
 
 
 def scalar(hint: type, value: Any) -> Any:
-    """Convert a configuration value to the wanted type.
-
-    Returns an instance of `hint`; None if `value` cannot be converted.
-    """
+    """Convert a configuration value to an instance of `hint`; return None if that is not possible."""
     if isinstance(value, bool):
         return value if hint is bool else None
     if hint in (int, float) and isinstance(value, str):
@@ -353,26 +324,9 @@ def scalar(hint: type, value: Any) -> Any:
     return value if isinstance(value, hint) else None
 
 
-def describe(hint: Any) -> str:
-    """Describe what an annotation takes in a configuration."""
-    kind, items = _kind(hint), typing.get_args(hint) or (Any, ...)
-    if typing.get_origin(hint) in _UNIONS:
-        items = tuple(option for option in items if not hasattr(option, "array_type"))  # the arrays of jaxtyping
-        # An integer is a number, and a function, such as an initialiser, is configured by its name.
-        kinds = [_kind(option) for option in items]
-        covered: set[Any] = {int} if float in kinds else set()
-        covered |= {Callable} if str in kinds else set()
-        return " or ".join(describe(one) for one, kind in zip(items, kinds, strict=True) if kind not in covered)
-    if kind is tuple and typing.get_origin(hint) is tuple and items[-1] is not Ellipsis:
-        return f"a list [{', '.join(map(describe, items))}]"
-    if kind is tuple:
-        return f"a list of {_ITEMS[items[0]]}" if items[0] in _ITEMS else "a list"
-    if kind is dict:
-        return f"{_ITEMS[items[-1]]} by name" if items[-1] in _ITEMS else "a mapping"
-    if kind is Callable:
-        return "a function, such as {_target_: flax.linen.relu, _partial_: true}"
-    built = f"a {getattr(hint, '__name__', hint)}, which a block with a _target_ builds"
-    return "null" if hint is _NONE else _SCALARS.get(kind, built)
+def _describe(hint: Any) -> str:
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list"}
+    return names.get(_kind(hint), "a mapping")
 
 
 def _check(constraint: Any, value: Any, key: str) -> None:

@@ -148,7 +148,7 @@ def test_flattened_dictionaries_are_one_vector():
         ),
         (
             layer("actor_network", LAYER.replace(CNN, "3")),
-            r"layers\.pixels=3 has the wrong type: .* a Module",
+            r"layers\.pixels=3 cannot be set: flax.* is built by",
         ),
         (
             [*layer("actor_network"), "env.env_name=gymnax", "env.scenario.name=CartPole-v1"],

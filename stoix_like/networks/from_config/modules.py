@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from stoix_like.envs.spaces import Box, Dict, MultiDiscrete, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
 from stoix_like.networks.feed_forward import CompositeNetwork
-from stoix_like.networks.from_config.checks import accepted, check_arguments, frozen, parameters_of
+from stoix_like.networks.from_config.checks import accepted, as_dict, check_arguments, parameters_of
 from stoix_like.networks.from_config.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.requirements import MisfitError, torsos_of
 from stoix_like.networks.utils import RNN_CELLS
-from stoix_like.schema import convert, shown
+from stoix_like.schema import convert
 from stoix_like.user_code import refusing, user_errors
 
 # The parts of a network, with an example of each.
@@ -140,11 +140,7 @@ def instantiate(
     observation_space: ObservationSpace | None = None,
     key: str = "network",
 ) -> Any:
-    """Build one node of a network configuration.
-
-    `action_space`: the action space; None for nodes that do not depend on it.
-    `observation_space`: the observation space; None for nodes that do not depend on it.
-    """
+    """Build one node of a network configuration, without the spaces that it does not depend on."""
     return _build(to_plain(node), Context(action_space, observation_space), key)
 
 
@@ -184,12 +180,12 @@ def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:
     """Raise a ConfigError for a part of a network that is not a block, or cannot compute in a dtype."""
     for name, example in _PARTS.items():
         if name in group and not callable(group[name]):
-            text, hint = shown(frozen(group[name])), f"use a block with a _target_, such as {example}"
+            shown, hint = as_dict(group[name]), f"use a block with a _target_, such as {example}"
             if isinstance(group[name], SimpleNamespace):  # keys that an experiment has for another network
                 others = [part for other, part in group.items() if other not in (name, "input_layer")]
                 network = f"choose network=… with {key.rpartition('.')[2]}"
                 hint += f", or leave it out: '~{key}.{name}'" if any(map(callable, others)) else f", or {network}"
-            raise ConfigError(f"{key}.{name}={text} is not a module: {hint}")
+            raise ConfigError(f"{key}.{name}={shown} is not a module: {hint}")
     # Heads compute in the dtype of their parameters.
     computing = {"rnn_layer": group.get("rnn_layer"), **dict(torsos_of(SimpleNamespace(**group)))}
     for name, part in computing.items() if dtype is not None else ():
@@ -224,8 +220,8 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
         for name in told & facts.keys() & arguments.keys():
             if hasattr(target, "outputs") and arguments[name] != facts[name]:
                 raise ConfigError(
-                    f"{key}.{name}={shown(arguments[name])} does not fit {describe(context.action)}: leave it out, it"
-                    f" is {shown(facts[name])}"
+                    f"{key}.{name}={arguments[name]} does not fit {describe(context.action)}: leave it out, it"
+                    f" is {facts[name]}"
                 )
         arguments = facts | arguments
     if context.observation is not None and not isinstance(context.observation, Dict):

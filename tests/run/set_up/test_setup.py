@@ -127,9 +127,9 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         # Pictures.
         (["env=probe/value", "logger.video.every_evals=3"], "every_evals=3: env.scenario.name=value has no drawing: "),
         ([*SAC, "system.normalize_rewards=true", "system.reward_scale=0.1"], "system.reward_scale=0.1 has no effect"),
-        ([*SAC, f"{ACTOR}.action_head.min_scale=-1"], "action_head.min_scale=-1.0 is out of range"),
+        ([*SAC, f"{ACTOR}.action_head.min_scale=-1"], "action_head.min_scale=-1 is out of range"),
         (["network=mlp_hl_gauss", f"{CRITIC}.vmin=20"], "critic_head.vmin=20 must be less than vmax=10"),
-        (["network=mlp_hl_gauss", f"{CRITIC}.num_atoms=1"], "num_atoms=1 is out of range: use integers of at least 2"),
+        (["network=mlp_hl_gauss", f"{CRITIC}.num_atoms=1"], "num_atoms=1 is out of range: it must be at least 2"),
         (["network=mlp_symexp", f"+{CRITIC}.limit=100"], "limit=100.0 must be in (0, 80]"),
         ([*LRU, f"{ACTOR}.rnn_layer.cell_kwargs={{max_radius: 1.5}}"], "max_radius=1.5 is out of range"),
         ([*DQN, f"+{ACTOR}.action_head.action_dim=3"], "action_dim=3 does not fit 2 discrete actions: leave it out"),
