@@ -128,7 +128,6 @@ TRAPS: dict[str, Callable[[Path, Path], None]] = {
     "FIFO metrics": _fifo("metrics.jsonl"),
     "FIFO summary": _fifo("summary.json"),
     "FIFO lock": _fifo(".lock"),
-    "YAML nesting": _text("deep: " + "[" * 5000 + "]" * 5000 + "\n"),
     "YAML self-alias": _text("self: &self [*self]\n"),
     "YAML laughs": _text("l0: &l0 [lol, lol, lol]\n" + _LAUGHS),
     "YAML object": _text("x: !!python/object/apply:os.system ['touch OUTSIDE/ran']\n"),
