@@ -183,6 +183,8 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
 
     Integers may be written as floats (`1e6`). Fields with a default may be missing. Keys of parts stand next to others.
     """
+    if isinstance(values, (schema, functools.partial)):
+        return typing.cast(T, values)  # a module, which a block with a `_target_` has built
     if not isinstance(values, Mapping):
         raise ConfigError(f"{path}={values!r} must be a mapping")
     known = flat_hints(schema)

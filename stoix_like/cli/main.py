@@ -104,7 +104,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     checking.add_argument(
         "overrides", nargs="*", default=[], help="key=value of the environment: env=own env._target_=module.MyEnv"
     )
-    checking.add_argument("--steps", type=int, default=300, help="random steps per environment (default: 300)")
+    checking.add_argument("--steps", type=data.count, default=300, help="random steps per environment (default: 300)")
     checking.add_argument("--config-dir", help="directory of your YAML files")
     checking.set_defaults(run=_check_env)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:

@@ -80,6 +80,8 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
         raise ConfigError(f"--config-dir={args.config_dir} does not exist: use a directory of YAML files")
     if args.multirun and (args.cfg or args.info):
         raise ConfigError("-m runs, --cfg and --info print: leave one of them out")
+    if (args.resolve or args.package) and not (args.cfg or args.help):
+        raise ConfigError("--resolve and --package change what --cfg prints: add --cfg job, or leave them out")
     flags = list(arguments)
     for override in args.overrides:
         flags.remove(override)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,8 +139,19 @@ def _nest(group: Any) -> Any:
     return group
 
 
-def _opened(path: Path) -> Any:
-    return require("h5py", f"the file {path.name}", "minari").File(path, "r")
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file of HDF5 that holds all of its arrays: others may name any file that this user can read."""
+    h5py: Any = require("h5py", f"the file {path.name}", "minari")
+
+    def lies_elsewhere(name: str, found: Any) -> str | None:
+        linked = isinstance(found, h5py.ExternalLink)
+        return name if linked or getattr(found, "external", None) or getattr(found, "is_virtual", False) else None
+
+    with h5py.File(path, "r") as file:
+        if name := file.visititems_links(lies_elsewhere) or file.visititems(lies_elsewhere):
+            raise ConfigError(f"{name} lies in another file: copy it into this one")
+        yield file
 
 
 def read_npz(path: Path, names: Container[str]) -> dict[str, np.ndarray]:

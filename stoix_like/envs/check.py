@@ -63,8 +63,8 @@ class Checked(NamedTuple):
         ends = "" if self.num_episodes else " No episode ended: take more --steps, or truncate with env.time_limit."
         return (
             f"no faults in {self.num_envs} environments × {self.num_steps} random steps ({self.num_episodes} episodes):"
-            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags, successors at"
-            f" episode ends, equal results for equal keys.{ends}"
+            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags,"
+            f"{' successors at episode ends,' * (self.num_episodes > 0)} equal results for equal keys.{ends}"
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import RunConfig, flatten, parse_config
+from stoix_like.envs import factory
 from stoix_like.envs.suites.gymnax import HORIZON_ENDS_TASK
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.policies.hub import local_run
@@ -54,9 +55,11 @@ def eject(source: str, overrides: Sequence[str], out: Path | None = None) -> str
     text = f"# Written by `stoix-like eject {run.system_name}` of stoix_like {versions()['stoix_like']}.\n{text}"
     if out is not None:
         check_writable(out, "--out")
-        if out.exists():  # it may have been edited since
-            raise ConfigError(f"--out={out} exists already: choose another file")
-        out.write_text(text, encoding="utf-8")
+        try:
+            with out.open("x", encoding="utf-8") as file:  # never one that has been edited since
+                file.write(text)
+        except FileExistsError as error:
+            raise ConfigError(f"--out={out} exists already: choose another file") from error
     return text
 
 
@@ -78,6 +81,8 @@ def settings_of(run: RunConfig) -> Any:
         )
     if run.env.scenario.name in HORIZON_ENDS_TASK:
         raise ConfigError(f"env.scenario.name={run.env.scenario.name}: time limits truncate in the single files")
+    if len(getattr(factory.make_eval(run.env).observation_space, "shape", ())) != 1:
+        raise ConfigError(f"env.scenario.name={run.env.scenario.name}: the single files take vectors as observations")
     hints = hints_of(script.Config)
     return script.Config(**{name: convert(hints[name], ours.get(keys[name][0]), keys[name][0]) for name in keys})
 

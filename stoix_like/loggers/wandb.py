@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
+import contextlib
 import dataclasses
+import netrc
 import os
 import pathlib
 import secrets
+import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -54,9 +58,31 @@ class WandbConfig(LoggerSettings):
 
 
 def _logged_in() -> bool:
-    """Return whether `wandb login` may have stored a key, in the netrc file of the user."""
-    named, home = os.environ.get("NETRC"), pathlib.Path("~").expanduser()
-    return any(path.is_file() for path in ([pathlib.Path(named)] if named else [home / ".netrc", home / "_netrc"]))
+    """Return whether `wandb login` stored a key, in the netrc file of the user; True where that cannot be known."""
+    try:
+        home = pathlib.Path.home()
+    except RuntimeError:  # neither HOME nor an entry of the user
+        return True
+    url = os.environ.get("WANDB_BASE_URL") or _configured_url(home) or "https://api.wandb.ai"
+    named = os.environ.get("NETRC")
+    for path in [pathlib.Path(named)] if named else [home / ".netrc", home / "_netrc"]:
+        try:
+            if netrc.netrc(str(path)).authenticators(urllib.parse.urlsplit(url).hostname or url):
+                return True
+        except FileNotFoundError:
+            continue
+        except (OSError, netrc.NetrcParseError):
+            return True
+    return False
+
+
+def _configured_url(home: pathlib.Path) -> str | None:
+    """Return the server that `wandb login --host` stored, if any."""
+    directory = os.environ.get("WANDB_CONFIG_DIR") or home / ".config/wandb"
+    parser = configparser.ConfigParser(interpolation=None)
+    with contextlib.suppress(configparser.Error, OSError):
+        parser.read(pathlib.Path(directory) / "settings")
+    return parser.get("default", "base_url", fallback=None)
 
 
 class WandbLogger:

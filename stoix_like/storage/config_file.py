@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.composition import override_config
 from stoix_like.config import GROUPS, LAYOUT, flatten
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, printable
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
 from stoix_like.storage.run_files import CONFIG, LAYOUT_NUMBER, check_is_run, read_summary
@@ -20,6 +20,7 @@ from stoix_like.versions import versions
 
 # A population of 10,000 lists 1 MiB of values.
 MAX_BYTES = 2**21
+_MAX_DEPTH = 64
 
 
 def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False, learns: bool = True) -> DictConfig:
@@ -39,9 +40,7 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
     check_is_run(run_dir)
     try:
         text = read_bytes(path, MAX_BYTES).decode()
-        # Ten lines of them can stand for gigabytes.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)):
-            raise ValueError("it contains aliases: write their values out")
+        _check_harmless(text)
         found = yaml.load(text, _Loader)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
@@ -51,6 +50,17 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}")
     _check_layout(run_dir, found.pop(LAYOUT, None))
     return without_gone(found)
+
+
+def _check_harmless(text: str) -> None:
+    """Refuse aliases, of which ten lines stand for gigabytes, depths that end the process, and codes of terminals."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
+            raise ValueError(f"it contains aliases, or more than {_MAX_DEPTH} levels: write values out")
+        if isinstance(event, yaml.ScalarEvent) and printable(event.value) != event.value:
+            raise ValueError(f"it contains control characters: {printable(event.value)[:60]}")
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

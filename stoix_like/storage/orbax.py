@@ -44,9 +44,17 @@ def load() -> Any:
 @contextlib.contextmanager
 def alone(directory: Path, step: int) -> Iterator[Path]:
     """Yield a directory with a link to one checkpoint, so that Orbax reads none of the others."""
-    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
+    with _temporary(directory.parent) as place:
         Path(place, str(step)).symlink_to(directory / str(step), target_is_directory=True)
         yield Path(place)
+
+
+def _temporary(otherwise: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a temporary directory; in another directory where the machine has no place for it."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="stoix_like-")
+    except OSError:
+        return tempfile.TemporaryDirectory(prefix=".stoix_like-", dir=otherwise)
 
 
 @contextlib.contextmanager
@@ -59,7 +67,7 @@ def plain_path(directory: Path) -> Iterator[Path]:
     if not _GLOB.search(str(directory)):
         yield directory
         return
-    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
+    with _temporary(directory.parent) as place:
         link = Path(place, directory.name)
         link.symlink_to(directory, target_is_directory=True)
         yield link

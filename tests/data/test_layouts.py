@@ -152,6 +152,25 @@ def test_what_minari_does_not_write_as_numbers_of_each_step_is_refused(tmp_path,
         read_data(tmp_path / "arm-v0")
 
 
+@pytest.mark.parametrize("kind", ["link", "storage", "virtual"])
+def test_arrays_that_lie_in_other_files_are_refused(tmp_path, kind):
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "secret").write_bytes(bytes(8))
+    with h5py.File(tmp_path / "other.hdf5", "w") as other:
+        other["x"] = np.zeros(2)
+    with h5py.File(tmp_path / "data.hdf5", "w") as file:
+        if kind == "link":
+            file["observations"] = h5py.ExternalLink("other.hdf5", "x")
+        elif kind == "storage":
+            file.create_dataset("observations", (8,), np.uint8, external=[(str(tmp_path / "secret"), 0, 8)])
+        else:
+            layout = h5py.VirtualLayout((2,), np.float64)
+            layout[:] = h5py.VirtualSource(tmp_path / "other.hdf5", "x", (2,))
+            file.create_virtual_dataset("observations", layout)
+    with pytest.raises(ConfigError, match="observations lies in another file: copy it into this one"):
+        read_data(tmp_path / "data.hdf5")
+
+
 @pytest.mark.parametrize("given", ["float64", "int64", "int16", "int8", "uint16", "uint8", "bool"])
 def test_arrays_have_the_types_that_environments_observe(tmp_path, given):
     arrays = {name: np.zeros(2, given) for name in ("observations", "actions", "rewards", "terminals")}

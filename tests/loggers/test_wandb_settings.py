@@ -1,4 +1,5 @@
 import contextlib
+import pathlib
 import sys
 
 import pytest
@@ -7,6 +8,8 @@ from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.loggers import LoggerConfig, MultiLogger, check_available
 from stoix_like.loggers.wandb import WandbConfig
 from support.logged import run_info
+
+KEYS = ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")
 
 
 @pytest.mark.parametrize("place", ["wandb", "sub/wandb"])
@@ -28,12 +31,13 @@ def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch,
         ({"WANDB_MODE": "offline"}, "online", False),
         ({"WANDB_API_KEY": "0" * 40}, "online", False),
         ({"NETRC": "netrc"}, "online", False),
+        ({"NETRC": "netrc", "WANDB_BASE_URL": "https://wandb.elsewhere.org"}, "online", True),
     ],
 )
 def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypatch, variables, mode, refused):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
+    for name in (*KEYS, "WANDB_BASE_URL", "WANDB_CONFIG_DIR", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -42,6 +46,16 @@ def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypa
     words = "logger.wandb.mode=online needs the credentials of W&B: run `wandb login`"
     with pytest.raises(ConfigError, match=words) if refused else contextlib.nullcontext():
         check_available(config)
+
+
+def test_wandb_without_a_home_directory_may_have_credentials(monkeypatch):
+    def lost():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pathlib.Path, "home", lost)
+    check_available(LoggerConfig(wandb=WandbConfig(enabled=True)))
 
 
 def test_a_directory_named_wandb_is_not_the_package(tmp_path, monkeypatch):

@@ -96,7 +96,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """Build environments of gymnax."""
     check_scenario("gymnax", name, scenarios(), _UNSUPPORTED)
     env, _ = gymnax.make(name)
-    env = construct(type(env), kwargs, name) if kwargs else env
+    if not kwargs:
+        return adapt(env, params, name)
+    env = construct(type(env), kwargs, name)
     with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
         return adapt(env, params, name)
 

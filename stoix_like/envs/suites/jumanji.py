@@ -223,6 +223,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         return constructor(**arguments)
 
     env = construct(build, fitted, name)
+    if by_agent and env.action_spec.shape[0] < 2:
+        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: it needs at least two agents")
     made = Vectorize(JumanjiAgents(env, name, world) if by_agent else JumanjiEnvironment(env, name))
     if fitted:
         # Some arguments show only at a reset that they do not fit.

@@ -31,7 +31,7 @@ from stoix_like.envs.legends import Feature, Legend
 from stoix_like.envs.scenes import memory as drawings
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ArraySpace, Box, Discrete
-from stoix_like.schema import INT32_MAX
+from stoix_like.schema import INT32_MAX, scalar
 
 
 class DrawnTask(NamedTuple):
@@ -242,7 +242,8 @@ def _legend(names: Iterable[str], actions: tuple[str, ...] = ()) -> Legend:
 
 def _count(least: int = 1, **named: Any) -> int:
     """Return the one named number if it is between `least` and the largest length."""
-    ((name, value),) = named.items()
-    if not least <= value <= 100_000:
-        raise ValueError(f"{name}={value} must be an integer from {least} to 100,000")
-    return value
+    ((name, given),) = named.items()
+    value = scalar(int, given)
+    if value is None or not least <= value <= 100_000:
+        raise ValueError(f"{name}={given} must be an integer from {least} to 100,000")
+    return int(value)

@@ -19,6 +19,7 @@ from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import Discrete
 from stoix_like.envs.suites.adapter import SuiteEnvironment, tolerance_of_bytes
+from stoix_like.errors import ConfigError
 
 # Arguments of `octax.env.OctaxEnv`: frames per step, and of the emulator, frames and instructions per second.
 _KWARGS = {"frame_skip": 4, "fps": 60, "instruction_frequency": 700}
@@ -77,6 +78,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """Build environments of Octax."""
     check_scenario("octax", name, scenarios())
     settings = _KWARGS | fit_params(_KWARGS, kwargs, name, _KWARGS, "env.kwargs")
+    if settings["instruction_frequency"] < (fps := settings["fps"]):
+        raise ConfigError(f"env.kwargs.instruction_frequency: less than one per frame: use at least {fps=}")
     with tolerance_of_bytes():
         env, _ = environments.create_environment(name, **settings)
     limit = fit_params({_LIMIT: env.max_num_steps_per_episodes}, params, name)

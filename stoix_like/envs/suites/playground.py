@@ -25,6 +25,9 @@ from stoix_like.user_code import refusing
 # what the wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _FIXED = ("action_repeat", "impl", "naccdmax", "naconmax", "njmax", "vision")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
+_UNSUPPORTED = dict.fromkeys(
+    ("LeapCubeReorient", "PandaRobotiqPushCube"), "its steps pass arguments to jax that newer versions do not have"
+)
 # Where the suite looks for the models, as the constant MENAGERIE_PATH; none of its functions takes another place.
 _MODELS: Any = sys.modules[MjxEnv.__module__]
 
@@ -41,7 +44,7 @@ def make(
 
     `assets`: directory of a checkout of mujoco_menagerie; None: where Playground itself keeps one.
     """
-    check_scenario("playground", name, scenarios())
+    check_scenario("playground", name, scenarios(), _UNSUPPORTED)
     check_names("env.kwargs", kwargs, (), name)
     config = registry.get_default_config(name)
     chosen = {key: config[key] for key in config if isinstance(config[key], int | float) and key not in _FIXED}

@@ -1,4 +1,4 @@
-"""Statistics over runs, plots and reports; tables (`load`, `Comparison.table`) need the extra `analysis`.
+"""Statistics over runs, plots and reports; tables (`load`) need the extra `analysis`.
 
 ```python
 from stoix_like import analysis

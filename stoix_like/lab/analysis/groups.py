@@ -187,13 +187,14 @@ def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict
     return {key: value for key, value in chosen.items() if is_below(key, by)}
 
 
-def check_keys(keys: Sequence[str], runs: Sequence[Run], option: str = "--by") -> None:
-    """Refuse keys that no configuration of the runs has."""
+def check_keys(keys: Sequence[str], runs: Sequence[Run], option: str = "--by", leaves: bool = False) -> None:
+    """Refuse keys that no configuration of the runs has; with `leaves`, also groups of keys."""
     known = {key for run in runs for key, _ in flatten(run.config)}
-    parents = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
+    if not leaves:
+        known |= {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
     for key in keys:
-        if key not in known | parents:
-            raise ConfigError(f"{option} {key} is not a key of these runs: {nearest(key, known | parents)}")
+        if key not in known:
+            raise ConfigError(f"{option} {key} is not a key of these runs: {nearest(key, known)}")
 
 
 def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:

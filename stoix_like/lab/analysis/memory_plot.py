@@ -105,8 +105,8 @@ def draw_memory(
     `by`: further dotted keys that tell lines apart.
     """
     runs = read_evaluated(paths)
-    check_keys(by, runs)
-    check_keys([] if key is None else [key], runs, "--x")
+    check_keys(by, runs, leaves=True)
+    check_keys([] if key is None else [key], runs, "--x", leaves=True)
     members = list(itertools.chain.from_iterable(map(samples, runs)))
     key = key or varied_length(members)
     tasks = returns_over_lengths(members, key, kind, by)

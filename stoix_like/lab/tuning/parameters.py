@@ -64,8 +64,8 @@ def parse_space(space: Mapping[str, Any], known: Collection[str], floats: Collec
 
 
 def as_json(space: Any) -> Any:
-    """Return a search space as it is read from a file: with lists in place of tuples."""
-    return json.loads(json.dumps(space))
+    """Return a search space as it is read from a file: with lists in place of tuples, and Python's numbers."""
+    return json.loads(json.dumps(space, default=lambda number: number.tolist()))
 
 
 def _parameter(name: str, given: Any, known: Collection[str], floats: Collection[str]) -> Parameter:

@@ -70,8 +70,10 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
         )
     envs_per_shard = arch.total_num_envs // num_shards
     rows = envs_per_shard * num_agents
-    if isinstance(arch, SebulbaConfig):
-        _check_without_warmup(config, rows, num_shards)
+    if isinstance(arch, SebulbaConfig) and system.warmup_steps:
+        raise ConfigError(
+            f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"
+        )
     _check(system, checked_envs(system, envs_per_shard, num_agents), num_shards)
     steps_per_update, warmup_steps = config.steps_per_update, arch.total_num_envs * system.warmup_steps
     num_updates = config.num_updates
@@ -120,15 +122,6 @@ def _agent_notes(num_agents: int) -> tuple[str, ...]:
     if num_agents == 1:
         return ()
     return (f"games of {num_agents} agents: steps count games, and returns are those of the team",)
-
-
-def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: int) -> None:
-    """Refuse a warm-up, which actors do not have, and a first rollout that is too short without it."""
-    system = config.system
-    if system.warmup_steps:
-        raise ConfigError(
-            f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"
-        )
 
 
 def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) -> None:

@@ -95,12 +95,16 @@ REFUSED = {
     ],
     "memory": [
         ("t_maze", kwargs(length=0), "length=0 must be an integer from 1"),
+        ("t_maze", kwargs(length=2.5), "length=2.5 must be an integer from 1"),
         ("t_maze", kwargs(penalty=-1.0), "penalty=-1.0 must be at least 0"),
         ("repeat_previous", kwargs(delay=4, length=4), "length=4 must be an integer from 5"),
         ("autoencode", kwargs(num_symbols=1), "num_symbols=1 must be an integer from 2"),
     ],
     "navix": [(NAVIX, kwargs(observation_fn="rbg"), "env.kwargs.observation_fn='rbg' is not one of .*'rgb'")],
-    "octax": [("brix", kwargs(frame_skip=0), "env.kwargs.frame_skip=0 must be at least 1")],
+    "octax": [
+        ("brix", kwargs(frame_skip=0), "env.kwargs.frame_skip=0 must be at least 1"),
+        ("brix", kwargs(instruction_frequency=30), "less than one per frame: use at least fps=60"),
+    ],
     "pgx": [
         ("bridge_bidding", {}, "bridge_bidding.*download"),
         ("sparrow_mahjong", {}, "sparrow_mahjong.*three players"),

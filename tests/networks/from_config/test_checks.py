@@ -179,3 +179,12 @@ def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
 def test_empty_ranges_are_refused_also_with_a_default(head, arguments, message):
     with pytest.raises(ConfigError, match=rf"^network\.head\.{message}"):
         build_networks({"head": {"_target_": HEADS + head, **arguments}}, DISCRETE)
+
+
+class Outer(nn.Module):
+    inner: Custom | None = None
+
+
+def test_an_argument_may_be_annotated_by_the_class_of_a_module():
+    blocks = {"_target_": f"{__name__}.Outer", "inner": {"_target_": f"{__name__}.Custom"}}
+    assert isinstance(build_networks({"part": blocks}, DISCRETE).part.inner, Custom)
