@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -7,9 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,16 +25,10 @@ HOST = (
     *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
     *("system.rollout_length=4", "arch.total_timesteps=640", "arch.num_evaluation=2"),
 )
-HOST = (
-    *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "arch.total_num_envs=4"),
-    *("system.rollout_length=4", "arch.total_timesteps=640", "arch.num_evaluation=2"),
-)
 SHORT = ("arch.num_eval_episodes=4", "arch.max_eval_steps=60", "logger.console.progress_bar=false")
 
 
-def start(
-    *args: str, processes: int = 1, only_last: Sequence[str] = (), fault: str | None = None
-) -> list[subprocess.Popen[str]]:
+def start(*args, processes=1, only_last=(), fault=None):
     """Start the processes of a run, with further arguments, and a fault of the environments, of the last one."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -67,7 +57,7 @@ def start(
     return started
 
 
-def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+def finish(started):
     try:
         outputs = [process.communicate(timeout=SECONDS)[0] for process in started]
     finally:
@@ -76,18 +66,18 @@ def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
 
 
-def train(run_dir: Path, *args: str, processes: int = 1) -> list[str]:
+def train(run_dir, *args, processes=1):
     found = finish(start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=processes))
     assert [code for code, _ in found] == [0] * processes, found
     return [output for _, output in found]
 
 
-def metrics(run_dir: Path) -> list[dict[str, Any]]:
+def metrics(run_dir):
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
 
 
-def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
+def start_until_checkpoint(run_dir, *args):
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
     deadline = time.monotonic() + SECONDS
     try:
@@ -103,7 +93,7 @@ def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[s
 
 @pytest.mark.clusters
 @pytest.mark.parametrize("args", [PPO, HOST], ids=["compiled environments", "environments on the hosts"])
-def test_two_processes_train_as_one_with_two_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
+def test_two_processes_train_as_one_with_two_devices(tmp_path, args):
     first, second = train(tmp_path / "two", *args, processes=2)
     train(tmp_path / "one", *args, "arch.num_devices=2")
 
@@ -131,7 +121,7 @@ def test_two_processes_train_as_one_with_two_devices(tmp_path: Path, args: tuple
     ],
     ids=["replay", "members on hosts", "members on all hosts", "population-based training and callbacks", "host"],
 )
-def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
+def test_four_processes_train_as_one_with_four_devices(tmp_path, args):
     train(tmp_path / "four", *args, processes=4)
     train(tmp_path / "one", *args, "arch.num_devices=4")
 
@@ -139,7 +129,7 @@ def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tup
 
 
 @pytest.mark.clusters
-def test_every_process_places_its_data_and_its_teacher(tmp_path: Path) -> None:
+def test_every_process_places_its_data_and_its_teacher(tmp_path):
     """A mapped file and a restored policy are copied to the devices of each process, and are the same in all."""
     teacher, data, mapped = tmp_path / "teacher", tmp_path / "data.npz", tmp_path / "mapped.npz"
     train(teacher, *PPO)
@@ -154,7 +144,7 @@ def test_every_process_places_its_data_and_its_teacher(tmp_path: Path) -> None:
 
 
 @pytest.mark.clusters
-def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
+def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of_processes(tmp_path):
     args = (*DQN, "arch.total_timesteps=49152", "arch.num_evaluation=12")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
     run_dir = tmp_path / "killed"
@@ -174,7 +164,7 @@ def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of
 
 @pytest.mark.clusters
 @pytest.mark.parametrize("index", [0, 1])
-def test_stopped_process_ends_the_others_in_one_line(tmp_path: Path, index: int) -> None:
+def test_stopped_process_ends_the_others_in_one_line(tmp_path, index):
     started = start_until_checkpoint(tmp_path / "run", *PPO, "arch.total_timesteps=1e8", "arch.num_evaluation=5000")
     started[index].send_signal(signal.SIGSTOP)
     try:
@@ -190,7 +180,7 @@ def test_stopped_process_ends_the_others_in_one_line(tmp_path: Path, index: int)
 
 
 @pytest.mark.clusters
-def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
+def test_a_signal_to_one_process_saves_and_stops_all(tmp_path):
     args = (*PPO, "arch.total_timesteps=200000", "arch.num_evaluation=20")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
     run_dir = tmp_path / "stopped"
@@ -206,7 +196,7 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.clusters
-def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
+def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tmp_path):
     run_dir = tmp_path / "run"
     settings = ("env.vectorization=sync", "env.timeout=3", f"hydra.run.dir={run_dir}")
     found = finish(start("train", *SHORT, *HOST, *settings, processes=2, fault="hang"))
@@ -219,7 +209,7 @@ def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tm
 
 
 @pytest.mark.clusters
-def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path: Path) -> None:
+def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path):
     started = start("train", *SHORT, *PPO, f"hydra.run.dir={tmp_path / 'run'}", processes=2)
     assert started[1].stdout is not None
     # Printed once the processes have connected.
@@ -233,7 +223,7 @@ def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path: Path) -> Non
 
 
 @pytest.mark.clusters
-def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> None:
+def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path):
     run_dir, mirror = tmp_path / "run", tmp_path / "mirror"
     args = (*PPO, "arch.total_timesteps=400000", f"checkpoint.mirror=file://{mirror}")
     started = start_until_checkpoint(run_dir, *args)
@@ -256,9 +246,7 @@ def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> N
     ],
     ids=["other seed", "other records", "odd number of devices"],
 )
-def test_what_does_not_fit_is_refused_by_all_processes(
-    tmp_path: Path, args: tuple[str, ...], only_last: tuple[str, ...], message: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_all_processes(tmp_path, args, only_last, message: str):
     run_dir = tmp_path / "run"
     found = finish(start("train", *args, f"hydra.run.dir={run_dir}", processes=2, only_last=only_last))
 
@@ -267,7 +255,7 @@ def test_what_does_not_fit_is_refused_by_all_processes(
     assert not (run_dir / "config.yaml").exists()
 
 
-def test_how_processes_are_started_is_not_recorded() -> None:
+def test_how_processes_are_started_is_not_recorded():
     place = "{coordinator: 'host:1', num_processes: 2, process_id: 1}"
     config = config_of(f"arch.distributed={place}", "arch.num_devices=4")
 

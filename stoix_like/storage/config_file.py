@@ -53,7 +53,7 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
 
 
 def _check_harmless(text: str) -> None:
-    """Refuse aliases, of which ten lines stand for gigabytes, depths that end the process, and codes of terminals."""
+    """Refuse aliases (ten lines stand for gigabytes), depths that end the process, and codes of terminals."""
     depth = 0
     for event in yaml.parse(text, _Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -6,16 +6,8 @@ from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes, make_mesh
 from stoix_like.architectures.types import NO_INPUTS, ProgramSpec
 from stoix_like.devices import find_devices
-from stoix_like.errors import ConfigError
 from support.recorder import recorder_program, start, train
 from support.set_ups import setup_of
-
-
-def test_missing_average_over_shards_raises_when_tracing():
-    # The rewards of this probe equal random observations, which differ between shards.
-    program = recorder_program(probe="observed_value", forget_mean=True)
-    with pytest.raises(ConfigError, match=r"differs between the shards .* by spec\.axes\.mean"):
-        train(program, start(program, 2), 1)
 
 
 def ppo_state(*overrides):
@@ -40,9 +32,7 @@ def test_placement_of_shards_on_devices_does_not_change_the_results():
     Results depend on the number of shards, though: each shard has its own keys, and shuffles its own steps.
     """
     common = [
-        "env=gymnax/cartpole",
-        "arch.total_num_envs=8",
-        "system.rollout_length=16",
+        *("env=gymnax/cartpole", "arch.total_num_envs=8", "system.rollout_length=16"),
         "system.normalize_observations=true",
     ]
     one, metrics_one, episodes_one = ppo_state(*common, "arch.num_devices=1", "arch.update_batch_size=2")

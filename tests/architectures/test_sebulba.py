@@ -9,22 +9,12 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.training_loop import TrainingLoop
-from support import toys
 from support.algorithms import make_algorithm
 from support.collector import Collector
+from support.keeper import ENVS, KEEPER, LENGTH, RUN, UPDATES
 from support.scripted import check_sequence
 from support.set_ups import setup_of, trained
 
-LENGTH, ENVS, UPDATES = 5, 4, 6
-RUN = [
-    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
-    *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
-]
-KEEPER = [
-    *toys.overrides(module="support.keeper", rollout_length=LENGTH),
-    f"arch.total_timesteps={UPDATES * LENGTH * ENVS}",
-    "arch.num_evaluation=2",
-]
 LAYOUTS = {
     "one actor": ["arch.pipeline_queue_size=1"],
     "in turns": ["arch.pipeline_queue_size=0"],

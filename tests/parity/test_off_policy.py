@@ -34,11 +34,8 @@ SMALL = [
 ]
 DISCRETE = [
     *COMMON,
-    "env.kwargs={discrete:true}",
-    "network.actor_network.pre_torso.layer_sizes=[16,16]",
-    "system.decay_learning_rates=false",
-    "system.max_grad_norm=0.5",
-    "system.huber_loss_parameter=1.0",
+    *("env.kwargs={discrete:true}", "network.actor_network.pre_torso.layer_sizes=[16,16]"),
+    *("system.decay_learning_rates=false", "system.max_grad_norm=0.5", "system.huber_loss_parameter=1.0"),
 ]
 
 

@@ -17,9 +17,7 @@ from support.trained_runs import SMALL
 ROOT = Path(__file__).parents[2]
 RUN = [
     *(word for word in SMALL if "compile_cache" not in word and "torso" not in word),
-    "system=ppo/ff_ppo",
-    "arch.total_timesteps=128",
-    "arch.num_evaluation=1",
+    *("system=ppo/ff_ppo", "arch.total_timesteps=128", "arch.num_evaluation=1"),
 ]
 
 
@@ -155,11 +153,8 @@ def sprites(place, height=16):
 
 VECTORS = [word for word in SMALL if "torso" in word]
 PIXELS = [
-    "env=jaxtari/pong_pixels",
-    "network=cnn_large_shared",
-    "network.actor_network.pre_torso.channel_sizes=[2,2,2]",
-    "network.actor_network.pre_torso.hidden_sizes=[8]",
-    "+env.params.max_frames_per_episode=40",
+    *("env=jaxtari/pong_pixels", "network=cnn_large_shared", "network.actor_network.pre_torso.channel_sizes=[2,2,2]"),
+    *("network.actor_network.pre_torso.hidden_sizes=[8]", "+env.params.max_frames_per_episode=40"),
 ]
 
 

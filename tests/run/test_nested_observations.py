@@ -147,10 +147,6 @@ def test_flattened_dictionaries_are_one_vector():
             r"layers\.inner\.features=CNNTorso does not fit an entry of shape \(3,\): use a torso of dense layers",
         ),
         (
-            layer("actor_network", LAYER.replace(CNN, "3")),
-            r"layers\.pixels=3 cannot be set: flax.* is built by",
-        ),
-        (
             [*layer("actor_network"), "env.env_name=gymnax", "env.scenario.name=CartPole-v1"],
             r"DictInput takes dictionaries, not observations of shape \(4",
         ),

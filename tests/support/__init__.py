@@ -1,15 +1,15 @@
 """What several tests share; a module's first line says what it holds.
 
-Environments: `custom_envs`, `two_ways`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`,
+Environments: `custom_envs`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`,
 `nim`; for gymnasium, `scripted`; for MuJoCo Playground, `menagerie`; `conformance`, what every adapter
 must do.
 Games of several agents with known answers: `games` and `parallel_game`.
 Systems of this package, and what they declare: `systems`.
 Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` for loggers.
-Algorithms and programs: `algorithms`, `untrained`, `programs`, `single_files`, `platforms`, `replayed`, `disco`,
+Algorithms and programs: `algorithms`, `untrained`, `programs`, `platforms`, `replayed`, `disco`,
 `bounded_policies`, `known_policies`.
 Networks and losses: `accumulator`, `recurrent_references`, `every_head`, `every_loss`, `network_files`,
-`constant_torsos`, `torsos`; `parity`, the recorded outputs of other implementations.
+`torsos`; `parity`, the recorded outputs of other implementations.
 Runs: `set_ups`, `toy_runs`, `trained_runs`, `on_policy_runs`, `off_policy_runs`, `offline_runs`, `searched_runs`,
 `tiny_dreamer`, `resumed`, `comparisons`, `recorded`, `recorded_data`, `recordings`, `logged`, `console_runs`,
 `killed_sweeps`.

@@ -7,6 +7,18 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, System, SystemConfig, SystemSpec
+from support import toys
+
+# Of runs with Sebulba.
+LENGTH, ENVS, UPDATES = 5, 4, 6
+RUN = [
+    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
+    *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
+]
+KEEPER = [
+    *toys.overrides(module="support.keeper", rollout_length=LENGTH),
+    *(f"arch.total_timesteps={UPDATES * LENGTH * ENVS}", "arch.num_evaluation=2"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
-"""What every torso does."""
+"""What every torso does, and one with variables that are no parameters."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,3 +27,12 @@ def assert_pixels_are_scaled(torso):
     np.testing.assert_array_equal(
         run(torso.apply, params, counts), run(torso.apply, params, counts.astype(jnp.float32))
     )
+
+
+class FixedFeatures(nn.Module):
+    """Random features in a collection of their own, so that they are not trained."""
+
+    @nn.compact
+    def __call__(self, x):
+        draw = self.variable("constants", "b", lambda: jax.random.normal(self.make_rng("params"), (x.shape[-1], 2)))
+        return nn.Dense(2)(jnp.sin(x @ draw.value))

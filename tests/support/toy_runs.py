@@ -10,10 +10,7 @@ from support.set_ups import config_of, setup_of
 
 TOY_RUN = [
     *toys.overrides(rollout_length=4),
-    "env=probe/observed_value",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=320",
-    "arch.num_evaluation=4",
+    *("env=probe/observed_value", "arch.total_num_envs=4", "arch.total_timesteps=320", "arch.num_evaluation=4"),
 ]
 
 

@@ -12,20 +12,12 @@ import stoix_like
 LAYERS = [f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")]
 SMALL = [
     *LAYERS,
-    "system.rollout_length=16",
-    "system.num_minibatches=2",
-    "arch.total_num_envs=4",
-    "arch.num_eval_episodes=2",
-    "arch.absolute_metric=false",
-    "arch.compile_cache=false",
-    "logger=silent",
+    *("system.rollout_length=16", "system.num_minibatches=2", "arch.total_num_envs=4", "arch.num_eval_episodes=2"),
+    *("arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
 ]
 TINY = [
     *LAYERS,
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=5000",
-    "arch.num_evaluation=3",
-    "arch.num_eval_episodes=3",
+    *("arch.total_num_envs=4", "arch.total_timesteps=5000", "arch.num_evaluation=3", "arch.num_eval_episodes=3"),
     "system.rollout_length=32",
 ]
 _TRAINED = [*SMALL, "arch.total_timesteps=128", "arch.num_evaluation=2"]
@@ -49,10 +41,7 @@ def train_pendulum(tmp_path_factory):
     return _train(
         tmp_path_factory,
         "pendulum",
-        "env=gymnax/pendulum",
-        "env.time_limit=20",
-        "arch.max_eval_steps=20",
-        "system.normalize_observations=true",
+        *("env=gymnax/pendulum", "env.time_limit=20", "arch.max_eval_steps=20", "system.normalize_observations=true"),
         # A large learning rate, so that few updates suffice for actions away from zero.
         "system.actor_lr=0.1",
     )

@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import re
 from typing import NamedTuple
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import PartitionSpec
 
 from stoix_like.utils import running_statistics as rs
 
@@ -187,18 +185,6 @@ def test_mapped_axes_share_one_unbatched_state(weighted):
     first = np.ones(4)
     all_data = np.concatenate([normal(4, 3), data.reshape(-1, 3)])
     assert_one_pass(merged, all_data, np.concatenate([first, weights.reshape(-1)]) if weighted else None)
-
-
-def test_devices_share_one_state():
-    mesh = jax.make_mesh((2,), ("device",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-    data = normal(6, 3)
-    spec = PartitionSpec("device")
-    merge = functools.partial(rs.update_statistics, pmap_axes="device")
-    sharded = jax.shard_map(
-        merge, mesh=mesh, in_specs=(PartitionSpec(), spec), out_specs=PartitionSpec(), check_vma=False
-    )
-    state = jax.jit(sharded)(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(data))
-    assert_one_pass(state, data)
 
 
 def test_config_paths_select_leaves():

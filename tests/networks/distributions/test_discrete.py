@@ -88,11 +88,6 @@ class TestEpsilonGreedy:
         pi = EpsilonGreedy(jnp.asarray([1, 0, 7], dtype), 0.3)
         np.testing.assert_allclose(pi.probs, [0.1, 0.1, 0.8], rtol=1e-5)
 
-    def test_ties_go_to_the_first_action(self):
-        pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
-        np.testing.assert_allclose(pi.probs, [0.0, 1.0, 0.0])
-        assert pi.mode() == 1
-
 
 class TestDiscreteValued:
     def test_matches_hand_computed_values(self):

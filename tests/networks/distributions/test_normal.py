@@ -38,22 +38,17 @@ class TestStateDependentNoise:
 
     def test_samples_have_the_stated_standard_deviation(self):
         noise_scale = jnp.asarray([[0.5], [1.0]])
-        pi = StateDependentNoise(jnp.zeros((1, 1)), jnp.asarray([[2.0, 1.0]]), noise_scale, 0.0)
-        # Variance: 4 * 1/4 + 1 * 1 = 2.
-        np.testing.assert_allclose(pi.stddev(), [[np.sqrt(2.0)]], rtol=1e-6)
+        pi = StateDependentNoise(jnp.zeros((2, 1)), jnp.asarray([[2.0, 1.0], [0.0, 0.0]]), noise_scale, 0.5)
+        # Variances: 4 * 1/4 + 1 * 1 and the floor, 1/4; of features of zero, the floor alone.
+        np.testing.assert_allclose(pi.stddev(), [[1.5], [0.5]], rtol=1e-6)
         samples = pi.sample(seed=KEY, sample_shape=20_000)
-        np.testing.assert_allclose(samples.std(), np.sqrt(2.0), rtol=0.02)
+        np.testing.assert_allclose(samples.std(0), [[1.5], [0.5]], rtol=0.02)
 
     def test_log_prob_is_that_of_the_marginal_normal_distribution(self):
         """Features (2, 1), deviations (0.5, 1), floor 0.7: the variance is 4 * 0.25 + 1 + 0.49 = 2.49."""
         pi = StateDependentNoise(jnp.asarray([0.3]), jnp.asarray([2.0, 1.0]), jnp.asarray([[0.5], [1.0]]), 0.7)
         expected = distrax.Normal(0.3, np.sqrt(2.49)).log_prob(jnp.asarray(1.1))
         np.testing.assert_allclose(pi.log_prob(jnp.asarray([1.1])), expected, rtol=1e-5)
-
-    def test_min_scale_remains_for_zero_features(self):
-        pi = StateDependentNoise(jnp.ones((1, 2)), jnp.zeros((1, 4)), jnp.ones((4, 2)), 0.5)
-        np.testing.assert_allclose(pi.stddev(), 0.5, rtol=1e-6)
-        np.testing.assert_allclose(pi.sample(seed=KEY, sample_shape=20_000).std((0, 1)), 0.5, rtol=0.02)
 
     def test_rows_of_a_batch_have_independent_noise(self):
         pi = StateDependentNoise(jnp.zeros((2, 3)), jnp.ones((2, 4)), jnp.ones((4, 3)))

@@ -9,18 +9,7 @@ import pytest
 
 import stoix_like
 from stoix_like.run.host.actors import Pipeline, Timing
-from support import toys
-
-LENGTH, ENVS, UPDATES = 5, 4, 6
-RUN = [
-    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
-    *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
-]
-KEEPER = [
-    *toys.overrides(module="support.keeper", rollout_length=LENGTH),
-    f"arch.total_timesteps={UPDATES * LENGTH * ENVS}",
-    "arch.num_evaluation=2",
-]
+from support.keeper import ENVS, KEEPER, LENGTH, RUN, UPDATES
 
 
 class Asked:

@@ -10,13 +10,12 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import to_overrides
 from stoix_like.run.host.plan import spread_members
-from stoix_like.run.population.members import Population, float_fields, make_population
+from stoix_like.run.population.members import Population, make_population
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import evaluated
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import members, read_run, settings
-from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.composed import compose_config
 from support.set_ups import loop_of, setup_of
@@ -157,17 +156,6 @@ def test_a_member_learns_the_same_as_a_lone_run(num_devices, size):
         params = (jax.tree.leaves(jax.device_get(loop.state.shared.params)) for loop in (together, alone))
         for a, b in zip(*params, strict=True):
             np.testing.assert_allclose(a[member], b, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_all_floats_of_ppo_can_vary_together():
-    # Another limit of the divergence takes its place.
-    fields = {*float_fields(ff_ppo.Config)} - {"desired_kl"}
-    varied = {name: [0.01, 0.02] for name in fields} | {"max_lr": [0.03, 0.04]}
-    assert len(varied) == 21
-    options = ["system.optimiser=adamw", "system.decay_learning_rates=false", "system.intrinsic=rnd"]
-    loop = trained(*options, *to_overrides({"arch.population.hyperparams": varied}), num_updates=1)
-    assert loop.state.healthy.all()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from stoix_like.run.records import blocks
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
 from stoix_like.run.training_loop import TrainingLoop
-from support import toys
+from support import keeper, toys
 from support.collector import Collector
 from support.comparisons import without_times
 from support.composed import compose_config
@@ -111,12 +111,7 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
     "architecture",
     [
         RUN,
-        [
-            *toys.overrides(module="support.keeper", rollout_length=5),
-            *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"),
-            *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
-            *("arch.absolute_metric=false", "arch.total_num_envs=4"),
-        ],
+        [*keeper.RUN[:-1], *keeper.KEEPER, "arch.total_timesteps=80"],
     ],
     ids=["anakin", "sebulba"],
 )

@@ -6,12 +6,9 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.training_loop import TrainingLoop
 from support.set_ups import loop_of, setup_of
-from support.trained_runs import LAYERS
+from support.trained_runs import TINY
 
-SMALL = [
-    *(*LAYERS, "arch.total_num_envs=4", "arch.total_timesteps=1024", "arch.num_evaluation=2"),
-    *("arch.num_eval_episodes=3", "arch.compile_cache=false", "system.rollout_length=32", "logger=silent"),
-]
+SMALL = [*TINY, "arch.compile_cache=false"]
 
 
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):

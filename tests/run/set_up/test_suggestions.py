@@ -47,13 +47,9 @@ KINDS = [
     ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
 ]
 OTHERS = [
-    (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
     (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
-    (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
     (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
-    (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
     (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
-    (("system=search/ff_mz", *VECTORS, "network=mlp"), "choose network=mlp_muzero"),
     (("system=dreamer/dreamer_v3", *IMAGES, "network=cnn"), "choose network=dreamer_xs"),
     (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
     (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),

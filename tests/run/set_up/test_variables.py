@@ -8,7 +8,7 @@ from stoix_like.run.set_up.variables import check_variables
 from support.composed import compose_config
 from support.set_ups import setup_of
 
-TORSO = "network.actor_network.pre_torso={_target_: support.constant_torsos.FixedFeatures}"
+TORSO = "network.actor_network.pre_torso={_target_: support.torsos.FixedFeatures}"
 
 
 def config(system):

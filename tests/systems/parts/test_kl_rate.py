@@ -104,7 +104,3 @@ def test_a_tiny_target_kl_takes_one_gradient_step_per_update():
     assert metrics["train/skipped_steps"] == [3.0, 0.0]
     assert adam.count.tolist() == [1, 4]
     assert schedule.count.tolist() == [4, 4]
-    unlimited = loop_of(*SMALL, "arch.seed=1", "system.actor_lr=1e-2")
-    unlimited.advance(1)
-    second = jax.tree.map(lambda leaf: leaf[1], loop.state.shared.params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), second, unlimited.state.shared.params)
