@@ -31,11 +31,7 @@ ROOT = Path(__file__).parent.parent
 PHONE = 390
 # Names of hosts are not resolved: what a page loads from elsewhere is an error in its console.
 OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 

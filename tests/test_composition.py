@@ -309,18 +309,12 @@ def test_keys_of_a_chosen_group_keep_their_values_in_any_order():
         assert (found.project, found.enabled) == ("mine", True)
 
 
-def test_a_directory_that_refers_to_a_key_that_is_not_there_is_refused():
+def test_keys_directories_and_launchers_that_are_not_there_are_named(tmp_path):
     config = compose_config(["hydra.run.dir=runs/${system.learning_rate}"], (), True)
     with pytest.raises(ConfigError, match="hydra.run.dir: Interpolation key .*learning_rate' not found: set what"):
         run_dir_of(config)
-
-
-def test_a_config_directory_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(ConfigError, match=f"config_dir={tmp_path}/lost does not exist"):
         compose_config(["system=mine"], [tmp_path / "lost"])
-
-
-def test_a_launcher_that_is_not_installed_names_its_extra():
     with pytest.raises(ConfigError, match=r"^hydra/launcher=jobli is not known, or not installed: .*\[launchers\]'"):
         compose_config(["arch.seed=1", "hydra/launcher=jobli"], return_hydra_config=True)
 

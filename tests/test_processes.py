@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 import socket
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 
 from support import scripted
+from support.comparisons import recorded
 from support.set_ups import config_of
 
 SECONDS = 240
-# Metrics that depend on time.
-TIMES = ("wall_seconds", "steps_per_second")
 PPO = ("arch.total_num_envs=16", "system.rollout_length=16", "arch.total_timesteps=4096", "arch.num_evaluation=4")
 DQN = (
     *("system=q_learning/ff_dqn", "arch.total_num_envs=16", "system.warmup_steps=32"),
@@ -72,11 +70,6 @@ def train(run_dir, *args, processes=1):
     return [output for _, output in found]
 
 
-def metrics(run_dir):
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
-
-
 def start_until_checkpoint(run_dir, *args):
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
     deadline = time.monotonic() + SECONDS
@@ -97,7 +90,7 @@ def test_two_processes_train_as_one_with_two_devices(tmp_path, args):
     first, second = train(tmp_path / "two", *args, processes=2)
     train(tmp_path / "one", *args, "arch.num_devices=2")
 
-    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
+    assert recorded(tmp_path / "two") == recorded(tmp_path / "one")
     assert "2 × cpu of 2 processes" in first
     assert "last evaluation" in first
     assert "evaluation" not in second, "the first process alone logs"
@@ -125,7 +118,7 @@ def test_four_processes_train_as_one_with_four_devices(tmp_path, args):
     train(tmp_path / "four", *args, processes=4)
     train(tmp_path / "one", *args, "arch.num_devices=4")
 
-    assert metrics(tmp_path / "four") == metrics(tmp_path / "one")
+    assert recorded(tmp_path / "four") == recorded(tmp_path / "one")
 
 
 @pytest.mark.clusters
@@ -140,7 +133,7 @@ def test_every_process_places_its_data_and_its_teacher(tmp_path):
     for index, args in enumerate([(*DQN, f"system.data={mapped}"), (*PPO, f"system.teacher={teacher}")]):
         train(tmp_path / f"two{index}", *args, processes=2)
         train(tmp_path / f"one{index}", *args, "arch.num_devices=2")
-        assert metrics(tmp_path / f"two{index}") == metrics(tmp_path / f"one{index}")
+        assert recorded(tmp_path / f"two{index}") == recorded(tmp_path / f"one{index}")
 
 
 @pytest.mark.clusters
@@ -159,7 +152,7 @@ def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of
     assert not (run_dir / "summary.json").exists()
     code, output = finish(start("resume", str(run_dir), "arch.num_devices=2"))[0]
     assert code == 0, output
-    assert metrics(run_dir) == metrics(tmp_path / "whole")
+    assert recorded(run_dir) == recorded(tmp_path / "whole")
 
 
 @pytest.mark.clusters
@@ -192,7 +185,7 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path):
     assert f"continue with: stoix-like resume {run_dir}" in found[0][1]
     found = finish(start("resume", str(run_dir), processes=2))
     assert [code for code, _ in found] == [0, 0], found
-    assert metrics(run_dir) == metrics(tmp_path / "whole")
+    assert recorded(run_dir) == recorded(tmp_path / "whole")
 
 
 @pytest.mark.clusters

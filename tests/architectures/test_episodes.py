@@ -59,17 +59,11 @@ def test_counts_are_exact(numbers):
     assert add_counts(counted, counted).value == 2 * counted.value
 
 
-def test_bools_are_counted():
+def test_counts_of_bools_of_shards_and_of_members():
     assert count(jnp.asarray([[True, False], [True, True]])).value == 3
-
-
-def test_counts_of_shards_are_carried():
     numbers = jnp.full((1000, 2), 65_535)
     counted = jax.vmap(lambda row: count_over_shards(count(row), Axes(("batch",))), axis_name="batch")(numbers)
     assert (counted.value == 2000 * 65_535).all()
-
-
-def test_counts_of_members_are_read_together():
     counted = jax.vmap(count)(jnp.asarray([[2**30] * 4, [1] * 4]))
     assert counted.value.tolist() == [2**32, 4]
 

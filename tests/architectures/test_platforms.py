@@ -28,7 +28,7 @@ NESTED = ["env=gymnax", "env.env_name=nested", "env.scenario.name=discrete"]
 MUON = ["system.optimiser=muon", "system.weight_decay=0.01"]
 SCALED = ["system.normalize_observations=true", "system.normalize_rewards=true"]
 SEQUENCES = [
-    *("system.sequence_period=8", "system.sequence_length=8", "system.burn_in_length=3", "system.total_batch_size=8"),
+    *("system.sequence_period=8", "system.sequence_length=8", "system.burn_in_length=3", "system.total_batch_size=8")
 ]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
@@ -56,9 +56,7 @@ RUNS = {
     "dqn": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY],
     "dqn_shards": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.prioritised=true", *SHARDS],
     "rainbow": ["system=q_learning/ff_rainbow", "env=gymnax/cartpole", *REPLAY],
-    "r2d2": [
-        *("system=q_learning/rec_r2d2", "env=gymnax/cartpole", *REPLAY, *SEQUENCES),
-    ],
+    "r2d2": [*("system=q_learning/rec_r2d2", "env=gymnax/cartpole", *REPLAY, *SEQUENCES)],
     "disco103": [
         *("system=disco_rl/ff_disco103", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
         *(*REPLAY, "system.total_batch_size=8", *disco.overrides()),

@@ -72,11 +72,7 @@ BANDIT = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "corrected"),
-    [
-        (["impala/ff_impala"], True),
-        (["vpg/ff_reinforce", "system.vtrace=true"], True),
-        (["vpg/ff_a2c"], False),
-    ],
+    [(["impala/ff_impala"], True), (["vpg/ff_reinforce", "system.vtrace=true"], True), (["vpg/ff_a2c"], False)],
 )
 def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, corrected):
     """The lag exceeds the run: the first policy, which takes both actions equally often, plays every rollout.

@@ -4,10 +4,7 @@ from support.recorder import recorder_program, start, train
 from support.selections import select
 
 
-@pytest.mark.parametrize(
-    ("num_devices", "num_shards"),
-    select([(1, 1), (1, 2), (2, 2), (2, 4)], quick=[(2, 4)]),
-)
+@pytest.mark.parametrize(("num_devices", "num_shards"), select([(1, 1), (1, 2), (2, 2), (2, 4)], quick=[(2, 4)]))
 def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, num_shards):
     program = recorder_program(num_devices)
     state, interval = train(program, start(program, num_shards), 5)
@@ -21,10 +18,3 @@ def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, nu
     assert episodes.number.value == 5 * 3 * 2 * num_shards
     assert episodes.return_sum.total == episodes.number.value
     assert (episodes.return_min, episodes.return_max) == (1.0, 1.0)
-
-
-def test_train_donates_its_state():
-    program = recorder_program()
-    state = start(program, 1)
-    train(program, state, 1)
-    assert state.shards.local.steps.is_deleted()

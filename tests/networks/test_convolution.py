@@ -66,10 +66,7 @@ def test_slices_refuse_dilations_and_groups(arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("torso", "arguments"),
-    [
-        (CNNTorso, ((4, 8), (3, (2, 3)), (1, (2, 1)), "tanh", True)),
-        (VisualResNetTorso, ((4, 4), (1, 1), "tanh")),
-    ],
+    [(CNNTorso, ((4, 8), (3, (2, 3)), (1, (2, 1)), "tanh", True)), (VisualResNetTorso, ((4, 4), (1, 1), "tanh"))],
 )
 def test_torsos_have_the_same_parameters_and_outputs_on_every_platform(torso, arguments):
     x = jax.random.normal(KEY, (2, 10, 10, 3))

@@ -45,16 +45,9 @@ def updated(recorded, convert, log_probs, *overrides):
     """Return PPO's batch of the recorded rollout, and its state and metrics after the update."""
     ppo, shared = parity.algorithm("ppo/ff_ppo", *SETTINGS, *overrides)
     script, flags = recorded["script"], jnp.zeros((16, 4), bool)
-    steps = Transition(
-        Observation(script["observation"]),
-        recorded["rollout"]["actions"],
-        script["reward"],
-        script["terminated"],
-        script["truncated"],
-        Observation(script["next_observation"]),
-        flags,
-        log_probs,
-    )
+    now, following = (Observation(script[name]) for name in ("observation", "next_observation"))
+    results = (script[name] for name in ("reward", "terminated", "truncated"))
+    steps = Transition(now, recorded["rollout"]["actions"], *results, following, flags, log_probs)
     shared = parity.with_params(shared, convert(recorded["initial"]))
     agent, trajectory = Agent(shared, OnPolicyLocal()), Trajectory(jax.tree.map(jnp.asarray, steps), ())
     _, batch, _ = jax.jit(ppo.targets)(agent, trajectory, jax.random.key(0))

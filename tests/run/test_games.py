@@ -34,27 +34,26 @@ HALF = ["system.gamma=0.5", "system.normalize_rewards=false", "system.normalize_
 AGENTS = Observation(jnp.eye(3), jnp.asarray([[True, True], [True, True], [True, False]]))
 
 
-@pytest.fixture(scope="module")
-def match(tmp_path_factory):
-    overrides = [*SMALL, *MATCH, *PPO[1:], "arch.total_timesteps=4000"]
-    return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
-
-
-def test_a_team_finds_the_best_actions_of_a_matrix_game_and_steps_count_games(match):
+def test_a_team_finds_the_best_actions_of_a_matrix_game_and_steps_count_games(tmp_path):
     """4000 // (8 x 12) = 41 updates; every game has three steps."""
+    overrides = [*SMALL, *MATCH, *PPO[1:], "arch.total_timesteps=4000"]
+    match = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
     assert match.eval_return == 24.0
     assert match.summary["env_steps"] == 41 * 96
     last = json.loads((match.run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["eval/episode_length_mean"] == 3
     assert last["train/episodes"] == 41 * 96 / 3
-
-
-def test_each_agent_is_an_episode_of_recorded_data(match):
+    # Each agent is an episode of recorded data.
     header = stoix_like.collect(match.run_dir, 60, num_envs=4).header
     assert (header.steps, header.episodes, header.return_mean) == (60, 20, 24.0)
     # Whole games: a seventh step would be that of a third agent.
     assert stoix_like.collect(match.run_dir, 7, num_envs=4).header.episodes == 4
     assert "games of 2 agents, of which each episode is what one observed, did and earned" in header.notes[0]
+    # Played games have the return of the team.
+    visits = stoix_like.load_policy(match.run_dir, trust=True).play(episodes=5)
+    assert visits.returns.tolist() == [24.0] * 5
+    assert visits.finished.tolist() == [True] * 5
+    assert np.unique(visits.episode).tolist() == list(range(10))
 
 
 @pytest.mark.slow
@@ -97,13 +96,6 @@ def test_agents_with_networks_of_their_own_have_scales_of_their_own():
     by_agent = np.asarray(reward).reshape(-1, 3)
     np.testing.assert_allclose(by_agent, by_agent[:, :1] * np.ones(3), rtol=1e-4)
     assert returns.shape == (6,)
-
-
-def test_played_games_have_the_return_of_the_team(match):
-    visits = stoix_like.load_policy(match.run_dir, trust=True).play(episodes=5)
-    assert visits.returns.tolist() == [24.0] * 5
-    assert visits.finished.tolist() == [True] * 5
-    assert np.unique(visits.episode).tolist() == list(range(10))
 
 
 def test_agents_start_with_different_networks_of_their_own_and_a_dead_one_has_no_gradient(wages):

@@ -303,7 +303,6 @@ def test_a_checkpoint_without_notes_is_restored(tmp_path, toy_run):
 
 
 def test_a_complete_run_keeps_its_results_until_its_extension_can_start(run_dir, toy_run, monkeypatch):
-
     monkeypatch.setattr(experiment, "TrainingLoop", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
@@ -312,7 +311,6 @@ def test_a_complete_run_keeps_its_results_until_its_extension_can_start(run_dir,
 
 
 def test_a_transient_error_is_not_treated_as_damage(run_dir, toy_run, monkeypatch):
-
     monkeypatch.setattr(ocp.CheckpointManager, "restore", Mock(side_effect=OSError(24, "Too many open files")))
     with pytest.raises(ConfigError, match="cannot read .*/checkpoints/320: .*Too many open files"):
         stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)

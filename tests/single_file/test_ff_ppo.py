@@ -4,16 +4,6 @@ import jax.numpy as jnp
 from stoix_like.single_file import ff_ppo
 
 
-def test_rollouts_have_truncated_and_terminated_episodes():
-    ppo = ff_ppo.PPO(ff_ppo.Config(max_episode_steps=12, num_envs=4, rollout_length=32))
-    learner = jax.jit(ppo.init)(jax.random.key(0), jax.random.key(1))
-    _, steps = jax.jit(ppo.rollout)(learner, jax.random.key(2))
-    ended = steps.step.terminated | steps.step.truncated
-    assert steps.step.terminated.any()
-    assert steps.step.truncated.any()
-    assert jnp.array_equal(ended, jnp.any(steps.step.next_obs != steps.step.obs, axis=-1))
-
-
 def test_a_truncated_episode_has_a_value_beyond_its_end_and_a_terminated_one_has_none():
     ppo = ff_ppo.PPO(ff_ppo.Config(gamma=0.5, gae_lambda=1.0))
     flags = jnp.array([[False], [True], [False]])

@@ -56,29 +56,18 @@ REWARDS, TRUNCATED, IS_FIRST = [0, 1, 2, 3, 4], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]
 
 def rollout():
     """Return the steps after the burn-in as a rollout, from state 10."""
-    steps = Transition(
-        observed(VIEWS[1:]),
-        column([0] * 4, jnp.int32),
-        column(REWARDS[1:]),
-        column([0] * 4, bool),
-        column(TRUNCATED[1:], bool),
-        observed(NEXT_VIEWS[1:]),
-        column(IS_FIRST[1:], bool),
-        (),
-    )
+    action, never = (column([0] * 4, dtype) for dtype in (jnp.int32, bool))
+    truncated, is_first = (column(flags[1:], bool) for flags in (TRUNCATED, IS_FIRST))
+    views, successors = observed(VIEWS[1:]), observed(NEXT_VIEWS[1:])
+    steps = Transition(views, action, column(REWARDS[1:]), never, truncated, successors, is_first, ())
     return Trajectory(steps, jnp.asarray([10.0]))
 
 
 def replayed(stored, action=None, terminated=(0, 0, 0, 0, 0), indices=None):
     """Return a batch of one sequence whose stored state is 10; without stored successors, it has one more step."""
     more = [] if stored else [4]
-    steps = Step(
-        observed([*VIEWS, *more]),
-        column([0] * (5 + len(more)), jnp.int32) if action is None else column([*action, *more])[..., None],
-        column([*REWARDS, *more]),
-        column([*terminated, *(0 for _ in more)], bool),
-        column([*TRUNCATED, *(0 for _ in more)], bool),
-        observed(NEXT_VIEWS) if stored else None,
-    )
-    is_first = column([*IS_FIRST, *(0 for _ in more)], bool)
+    action = column([0] * (5 + len(more)), jnp.int32) if action is None else column([*action, *more])[..., None]
+    *ends, is_first = (column([*flags, *(0 for _ in more)], bool) for flags in (terminated, TRUNCATED, IS_FIRST))
+    successors = observed(NEXT_VIEWS) if stored else None
+    steps = Step(observed([*VIEWS, *more]), action, column([*REWARDS, *more]), *ends, successors)
     return SequenceBatch(steps, is_first, jnp.asarray([10.0]), jnp.ones((1, 1)), indices)

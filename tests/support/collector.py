@@ -27,12 +27,7 @@ class Collector:
 
 
 class Lines(Logger):
-    """A logger of the user's own, which writes the environment steps of each record.
-
-    Args:
-        path: the file.
-        fails_at: environment steps at which it raises; it changes the records that it receives.
-    """
+    """A logger that writes the environment steps of each record, empties the record, and may fail at some step."""
 
     def __init__(self, path, fails_at=-1):
         self.path, self.fails_at = pathlib.Path(path), fails_at

@@ -1,7 +1,6 @@
 """Calls as programs: outside of a program, every operation is lowered by itself."""
 
 import functools
-from typing import Any
 
 import jax
 
@@ -21,7 +20,7 @@ def run(function, *arguments, **keywords):
 class Compiled:
     """A module or an object whose functions are called in programs."""
 
-    def __init__(self, owner: Any):
+    def __init__(self, owner):
         self._owner = owner
 
     def __getattr__(self, name):

@@ -2,9 +2,8 @@
 
 import functools
 import re
-from collections.abc import Sequence
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like import composition
@@ -17,12 +16,12 @@ _ALONE, _OTHER = re.compile(r"(arch|env|logger|checkpoint)=[\w/]+"), re.compile(
 
 
 @functools.cache
-def _compose(*choices: str) -> DictConfig:
+def _compose(*choices):
     return composition.compose_config(choices)
 
 
 @functools.cache
-def _join(*choices: str) -> DictConfig:
+def _join(*choices):
     others = [choice for choice in choices if not _ALONE.fullmatch(choice)]
     if not all(map(_OTHER.fullmatch, others)):
         return _compose(*choices)
@@ -33,7 +32,7 @@ def _join(*choices: str) -> DictConfig:
     return config
 
 
-def compose_config(overrides: Sequence[str]) -> DictConfig:
+def compose_config(overrides):
     values = [override for override in overrides if _VALUE.match(override)]
     added = [override[1:].partition("=")[0] for override in values if override.startswith("+")]
     try:

@@ -19,11 +19,7 @@ def env_config(suite, name, **changes):
 
 
 def rollout(env, num_steps, seed=0, num_envs=NUM_ENVS):
-    """Play random legal actions.
-
-    Returns:
-        The first time step `[N, ...]`, and the actions and time steps `[T, N, ...]`.
-    """
+    """Play random legal actions; return the first time step `[N, ...]`, and actions and time steps `[T, N, ...]`."""
     return player(env, num_steps, num_envs)(jax.random.key(seed))
 
 
@@ -66,11 +62,7 @@ def check_elements(space, values, batch_dims, name="agent_view"):
 
 
 def check(suite, name, num_steps=2000, **changes):
-    """Assert that the training environments of a scenario follow the protocol under a random policy.
-
-    Returns:
-        The first time step, and the actions and time steps `[T, N, ...]`, for checks of the suite's own.
-    """
+    """Assert that the training environments of a scenario follow the protocol; return what `rollout` returns."""
     config = env_config(suite, name, **changes)
     env = make(config)
     play, key = player(env, num_steps), jax.random.key(0)
@@ -112,8 +104,7 @@ def check(suite, name, num_steps=2000, **changes):
 def check_games(suite, name, num_steps, **changes):
     """Assert that two games of several agents follow the protocol, and that the rows of a game end together.
 
-    Returns:
-        The environments, the actions `[T, 2 * A, ...]`, and the time steps `[T, 2, A, ...]`.
+    Return the environments, the actions `[T, 2 * A, ...]`, and the time steps `[T, 2, A, ...]`.
     """
     env = make(env_config(suite, name, **changes))
     first, actions, steps = player(env, num_steps, 2 * env.num_agents)(jax.random.key(0))
@@ -175,13 +166,10 @@ def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **chan
 
 
 def side_by_side(env, reset, step, num_actions, num_steps, seed=0):
-    """Take random actions in an environment and in a bare one, with the same keys.
+    """Take random actions in an environment and in a bare one, with the same keys; return the steps of both.
 
     `reset` returns the view and the state of the bare environment for a key, and `step` what is compared and the state
     for a key, a state and an action.
-
-    Returns:
-        The first time step, the first view, and the time steps and the results of the bare steps `[T, ...]`.
     """
 
     def typed(leaf, dtype):

@@ -15,19 +15,10 @@ SUMMARY = {
 
 
 def run_info(run_dir):
-    return RunInfo(
-        run_dir,
-        system="ppo/ff_ppo",
-        environment="gymnax/CartPole-v1",
-        seed=3,
-        num_updates=10,
-        total_timesteps=1280,
-        num_evaluations=2,
-        config={},
-        notes=("arch.total_timesteps [1300] is rounded down to 1,280",),
-        devices="1 × cpu",
-        absolute_episodes=320,
-    )
+    notes = ("arch.total_timesteps [1300] is rounded down to 1,280",)
+    names = {"system": "ppo/ff_ppo", "environment": "gymnax/CartPole-v1", "devices": "1 × cpu", "config": {}}
+    counts = {"num_updates": 10, "total_timesteps": 1280, "num_evaluations": 2, "absolute_episodes": 320}
+    return RunInfo(run_dir, seed=3, notes=notes, **names, **counts)
 
 
 def record(steps, mean, wall):

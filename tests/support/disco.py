@@ -94,15 +94,10 @@ TERMINATED = ends((1, 0), (3, 2))
 
 def steps(terminated=TERMINATED, truncated=None):
     """Return steps whose observation is 0, and 1 as a successor."""
-    return Step(
-        Observation(jnp.zeros((T, B, 1))),
-        jnp.arange(T * B).reshape(T, B) * 7 % A,
-        wave((T, B), 4.1, 3.0),
-        terminated,
-        ends() if truncated is None else truncated,
-        Observation(jnp.ones((T, B, 1))),
-        wave((T + 1, B, A), 3.1)[:-1],
-    )
+    now, following = Observation(jnp.zeros((T, B, 1))), Observation(jnp.ones((T, B, 1)))
+    action, logits = jnp.arange(T * B).reshape(T, B) * 7 % A, wave((T + 1, B, A), 3.1)[:-1]
+    truncated = ends() if truncated is None else truncated
+    return Step(now, action, wave((T, B), 4.1, 3.0), terminated, truncated, following, logits)
 
 
 LIFETIME = LSTMState(wave((128,), 5.1), wave((128,), 5.2))

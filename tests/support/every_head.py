@@ -52,6 +52,8 @@ HEADS = {
     "policy_value": (heads.PolicyValueHead(heads.CategoricalHead(3), heads.ScalarCriticHead()), [(), ()]),
     "linear": (heads.LinearHead(4, pre_shape=(2, 3)), [(2, 3, 4)]),
 }
+# Those with a probability of random actions.
+GREEDY = ("q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn")
 
 
 def parts_of(output):

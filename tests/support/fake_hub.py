@@ -48,12 +48,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.partition("?")[0]
         if "/tree/" in path:
-            self.answer(
-                [
-                    {"type": "file", "path": name, "size": len(text), "oid": "0"}
-                    for name, text in self.server.files.items()
-                ]
-            )
+            files = self.server.files.items()
+            self.answer([{"type": "file", "path": name, "size": len(text), "oid": "0"} for name, text in files])
         elif found := re.match(r".*/resolve/[^/]+/(.*)", path):
             text = self.server.files[found[1]]
             self.answer(text, headers=[("ETag", f'"{hashlib.sha1(text).hexdigest()}"')])

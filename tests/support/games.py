@@ -31,12 +31,8 @@ class Wages(Environment):
     """Agents that are paid 1, 2, … per step whatever they do, and a time limit of three steps.
 
     As truncated episodes have a bootstrap value, that of agent i is `(i + 1) / (1 - gamma)`. The last agent is dead: it
-    has one legal action, and is paid all the same.
-
-    Args:
-        order: the agents, by row.
-        terminates: whether the third step terminates the game instead.
-        world: whether agents also observe what all of them do.
+    has one legal action, and is paid all the same. `order` are the agents by row; with `terminates`, the third step
+    terminates the game; with `world`, agents also observe what all of them do.
     """
 
     action_space = Discrete(2)

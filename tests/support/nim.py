@@ -76,19 +76,13 @@ def perfect_player(key, heap):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of the system.
-
-    Attributes:
-        plays_both_seats: see `SystemConfig`.
-        perfect_after: updates after which it plays perfectly; before, it takes single stones.
-    """
+    """It plays perfectly after some updates; before, it takes single stones."""
 
     plays_both_seats: ClassVar[bool] = True
     perfect_after: float = 3.0
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-
     def init(key, timestep):
         return Agent(jnp.zeros((), jnp.int32), ())
 

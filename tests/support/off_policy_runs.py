@@ -1,14 +1,12 @@
 """Short runs of off-policy systems with tiny networks."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
@@ -28,28 +26,28 @@ SEQUENCES = [
 ]
 
 
-def set_up_small(system: str, *overrides: str) -> RunSetup:
+def set_up_small(system, *overrides):
     """Set up a run of a system, on the probe `continuous_policy` by default."""
     # CrossQ has no target network.
     small = [override for override in SMALL if system != "sac/ff_crossq" or "tau" not in override]
     return setup_of(f"system={system}", "env=probe/continuous_policy", *small, *overrides)
 
 
-def algorithm(system: str, *overrides: str) -> Any:
+def algorithm(system, *overrides):
     return make_algorithm(set_up_small(system, *overrides), axes=Axes())
 
 
-def training_loop(system: str, *overrides: str) -> TrainingLoop:
+def training_loop(system, *overrides):
     return TrainingLoop(set_up_small(system, *overrides), MultiLogger([]))
 
 
-def trained(system: str, *overrides: str) -> TrainingLoop:
+def trained(system, *overrides):
     run = training_loop(system, *overrides)
     run.train()
     return run
 
 
-def timestep(lengths: list[int], finished: list[bool]) -> TimeStep:
+def timestep(lengths, finished):
     """Return time steps `[N]` of episodes with the given lengths, finished or not."""
     flags = jnp.asarray(finished)
     nothing = jnp.zeros(flags.shape)
@@ -58,7 +56,7 @@ def timestep(lengths: list[int], finished: list[bool]) -> TimeStep:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def random_batch(size: int) -> Batch:
+def random_batch(size):
     keys = jax.random.split(jax.random.key(3), 5)
     action = jax.random.uniform(keys[0], (size, 1), minval=-0.9, maxval=0.9)
     reward, discount = (jax.random.uniform(key, (size,)) for key in keys[1:3])
@@ -66,5 +64,5 @@ def random_batch(size: int) -> Batch:
     return Batch(now, action, reward, discount, then, jnp.ones((size,)), None)
 
 
-def equal(tree: Any, other: Any) -> bool:
+def equal(tree, other):
     return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), tree, other)))

@@ -18,14 +18,9 @@ def write_cartpole(path, episodes=20, seed=0):
     """Write episodes of ten random steps, of which every other one terminates."""
     rng, rows = np.random.default_rng(seed), 11 * episodes
     number, row = np.divmod(np.arange(rows), 11)
-    data = DataSet(
-        DataHeader(environment="gymnax/CartPole-v1"),
-        Observation(rng.normal(size=(rows, 4)).astype(np.float32)),
-        rng.integers(0, 2, rows).astype(np.int32),
-        np.where(row < 10, 1.0, 0.0).astype(np.float32),
-        (row == 9) & (number % 2 == 0),
-        (row == 9) & (number % 2 == 1),
-        row < 10,
-    )
+    header, view = DataHeader(environment="gymnax/CartPole-v1"), rng.normal(size=(rows, 4)).astype(np.float32)
+    action, reward = rng.integers(0, 2, rows).astype(np.int32), (row < 10).astype(np.float32)
+    terminated, truncated = ((row == 9) & (number % 2 == parity) for parity in (0, 1))
+    data = DataSet(header, Observation(view), action, reward, terminated, truncated, row < 10)
     write_data(path, data.with_statistics())
     return f"system.data={path}"

@@ -1,6 +1,5 @@
 """Short runs of on-policy systems with tiny networks."""
 
-from stoix_like.run.training_loop import TrainingLoop
 from support.set_ups import loop_of
 
 SMALL = [
@@ -17,5 +16,5 @@ SMALLER = [
 ]
 
 
-def training_loop(*overrides: str, writer=None) -> TrainingLoop:
+def training_loop(*overrides, writer=None):
     return loop_of(*SMALL, *overrides, writer=writer)

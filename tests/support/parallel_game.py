@@ -8,9 +8,7 @@ from pettingzoo import ParallelEnv
 class Errand(ParallelEnv):
     """Each agent is paid the sum of its action; the short one leaves after two steps, the long one after `length`.
 
-    Args:
-        length: steps of a game.
-        cut: whether the game is truncated then, and does not terminate.
+    With `cut`, the game is truncated then, and does not terminate.
     """
 
     metadata = {"name": "errand"}  # noqa: RUF012
@@ -50,11 +48,7 @@ class Errand(ParallelEnv):
 
 
 class Mixture(Errand):
-    """The short agent observes bytes, and the long one numbers in other bounds; none of its actions is legal at first.
-
-    Args:
-        kinds: the dtype and the largest number of each agent.
-    """
+    """The short agent observes bytes, the long one numbers in other bounds; none of its actions is legal at first."""
 
     def __init__(self, kinds=((np.uint8, 255), (np.float32, 1))):
         super().__init__()
@@ -98,11 +92,7 @@ class Known(Errand):
 
 
 class Painted(Errand):
-    """Errands with pictures, whose pixels are the steps so far.
-
-    Args:
-        render_mode: as for games of PettingZoo.
-    """
+    """Errands with pictures, whose pixels are the steps so far."""
 
     metadata = {"name": "painted", "render_fps": 4}  # noqa: RUF012
 
@@ -123,11 +113,7 @@ class Alone(Errand):
 
 
 class Push(Errand):
-    """Agents with parts of one vector of forces, or with other bounds.
-
-    Args:
-        highs: the largest forces of each agent.
-    """
+    """Agents with parts of one vector of forces, up to `highs`, or with other bounds."""
 
     def __init__(self, highs=((1,), (1, 2))):
         super().__init__()

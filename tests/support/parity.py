@@ -98,12 +98,7 @@ class _RecordedNormal(distrax.Normal):
 
 
 class RecordedNoise:
-    """An actor with a squashed normal policy that draws recorded noise.
-
-    Args:
-        actor: the actor.
-        draws: pairs of observations and the noise `[B, A]` that the policy draws there.
-    """
+    """An actor with a squashed normal policy that draws recorded noise; `draws`: pairs of observations and `[B, A]`."""
 
     def __init__(self, actor, draws):
         self.actor, self.draws = actor, draws
@@ -124,15 +119,9 @@ class RecordedNoise:
 def batch_of(rows, step, gamma):
     """Return a recorded batch as one of the replay buffer."""
     rows = {name: jnp.asarray(value[step]) for name, value in rows.items()}
-    return Batch(
-        Observation(rows["observation"]),
-        rows["action"],
-        rows["reward"],
-        gamma * (1.0 - rows["terminated"]),
-        Observation(rows["next_observation"]),
-        jnp.ones_like(rows["reward"]),
-        None,
-    )
+    now, following = (Observation(rows[name]) for name in ("observation", "next_observation"))
+    reward, discount = rows["reward"], gamma * (1.0 - rows["terminated"])
+    return Batch(now, rows["action"], reward, discount, following, jnp.ones_like(reward), None)
 
 
 def with_params(shared, params):

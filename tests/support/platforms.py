@@ -1,15 +1,11 @@
 """Programs in the form that they have on accelerators, run on a CPU."""
 
-from __future__ import annotations
-
 import sys
-
-import pytest
 
 from stoix_like.utils.accelerate import platform
 
 
-def take_accelerator_forms(monkeypatch: pytest.MonkeyPatch, gpu: bool = True) -> None:
+def take_accelerator_forms(monkeypatch, gpu=True):
     """Let every function of the package that has forms of its own for platforms take those for GPUs, or TPUs."""
     answers = {"on_cpu": (platform.on_cpu, lambda: False), "on_gpu": (platform.on_gpu, lambda: gpu)}
     for name, module in list(sys.modules.items()):

@@ -111,12 +111,9 @@ def gravities(system: Any, rng: jax.Array) -> tuple[Any, Any]:
 
 
 def assert_same_steps(env: Any, reference: Any, randomize: Any) -> None:
-    """Assert that evaluation environments step like those of the suite's own wrapper.
+    """Assert that environments that draw parameters by `randomize` step like those of the suite's own wrapper.
 
-    Args:
-        env: environments that draw parameters by `randomize`.
-        reference: a function from a function of the model to the wrapped environment of the suite.
-        randomize: the function.
+    `reference` returns the wrapped environment of the suite for a function of the model.
     """
     keys = jax.random.split(jax.random.key(3), 3)
     drawn_from = jax.vmap(jax.random.fold_in, (0, None))(keys, 0xD0A1)

@@ -72,17 +72,10 @@ def empty(replay, dtype=jnp.float32):
 def windows(replay, state, seed=0):
     """Sample windows; return reward, discount, successor and weight of each by its first observation."""
     batch = jax.jit(replay.sample)(state, jax.random.key(seed))
-    rows = zip(
-        np.ravel(batch.observation.agent_view).tolist(),
-        np.ravel(batch.action).tolist(),
-        np.ravel(batch.reward).tolist(),
-        np.ravel(batch.discount).tolist(),
-        np.ravel(batch.next_observation.agent_view).tolist(),
-        np.ravel(batch.weight).tolist(),
-        strict=True,
-    )
+    views, successors = batch.observation.agent_view, batch.next_observation.agent_view
+    columns = (views, batch.action, batch.reward, batch.discount, successors, batch.weight)
     found = {}
-    for number, action, *rest in rows:
+    for number, action, *rest in zip(*(np.ravel(column).tolist() for column in columns), strict=True):
         assert action == number % 3
         assert found.setdefault(number, rest) == rest
     return found

@@ -5,15 +5,9 @@ from support.comparisons import assert_same_state, without_times
 
 
 def assert_resumed_equals_whole(training_loop, tmp_path, check=lambda resumed: None):
-    """Train a run whole, and a second one from its second checkpoint on; both end bit-identical.
+    """Train a run whole, and a second one from its second checkpoint on; both end bit-identical; return the first loop.
 
-    Args:
-        training_loop: `(writer) -> TrainingLoop`.
-        tmp_path: an empty directory.
-        check: called with the second loop after it was restored.
-
-    Returns:
-        The loop of the whole run.
+    `training_loop` builds a loop with a writer, and `check` receives the second loop after it was restored.
     """
     whole = training_loop(checkpoint.Writer(tmp_path, 9))
     whole.train()

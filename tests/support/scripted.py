@@ -38,16 +38,11 @@ class SimulatorError(Exception):
 
 
 class Scripted(gymnasium.Env):
-    """The environment.
+    """The environment; step `fail_at` of the first episode with at least that many steps fails.
 
-    Args:
-        fail_at: step of the first episode with at least that many steps that fails.
-        fault: how it fails: raise, raise what cannot be pickled, exit, interrupt, hang, die, return a NaN as
-            observation or reward, an infinite reward, an array as reward, or a number as observation.
-        as_dict: whether observations are dictionaries.
-        ragged: whether the information of a step has arrays of changing shapes.
-        build_seconds: how long it takes to build.
-        close_hangs: whether it never closes.
+    The fault: raise, raise what cannot be pickled, exit, interrupt, hang, die, return a NaN as observation or reward,
+    an infinite reward, an array as reward, or a number as observation. `ragged`: the information of a step has arrays
+    of changing shapes.
     """
 
     open_environments = 0

@@ -4,7 +4,6 @@ import functools
 
 import yaml
 
-from stoix_like.base_types import SystemConfig
 from stoix_like.composition import config_dir, group_choices
 from stoix_like.config import import_build, schema_of
 from stoix_like.envs import Discrete
@@ -15,29 +14,29 @@ SYSTEMS = group_choices("system")
 
 
 @functools.cache
-def schema(system: str) -> type[SystemConfig]:
+def schema(system):
     module = yaml.safe_load((config_dir() / f"system/{system}.yaml").read_text())["module"]
     return schema_of(import_build(module))
 
 
-def needs_examples(system: str) -> bool:
+def needs_examples(system):
     """Return whether a system imitates recorded data or a teacher, and refuses to learn from its own actions."""
     return issubclass(schema(system), BehaviourCloningConfig)
 
 
-def takes_discrete(system: str) -> bool:
+def takes_discrete(system):
     return Discrete in getattr(schema(system), "action_spaces", (Discrete,))
 
 
-def has_replay(system: str) -> bool:
+def has_replay(system):
     return "total_buffer_size" in flat_hints(schema(system))
 
 
-def environment(system: str) -> str:
+def environment(system):
     """Return the override of an environment whose actions a system takes."""
     return f"env=gymnax/{'cartpole' if takes_discrete(system) else 'pendulum'}"
 
 
-def networks(system: str) -> set[str]:
+def networks(system):
     """Return the names of the networks that a system has heads in, `actor_network` and others."""
     return {path.partition(".")[0] for path in schema(system).network_heads}

@@ -11,21 +11,13 @@ from stoix_like.base_types import Agent, Axes, System, SystemConfig, SystemSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of the recorder.
+    """Hyperparameters of the recorder."""
 
-    Attributes:
-        has_replay: True: the observed sums stand in for a replay buffer.
-        gain: factor of the recorded rewards.
-        nan_at: the update whose metric becomes NaN.
-        forget_mean: do not average rewards over shards.
-        calls_host: pass rewards through a function of the host, which has no form for several shards.
-    """
-
-    has_replay: ClassVar[bool] = True
-    gain: float = 1.0
-    nan_at: float = -1.0
-    forget_mean: bool = False
-    calls_host: bool = False
+    has_replay: ClassVar[bool] = True  # the observed sums stand in for a replay buffer
+    gain: float = 1.0  # factor of the recorded rewards
+    nan_at: float = -1.0  # the update whose metric becomes NaN
+    forget_mean: bool = False  # do not average rewards over shards
+    calls_host: bool = False  # pass rewards through a function of the host, which has no form for several shards
 
 
 class ObservedSums(NamedTuple):
@@ -54,11 +46,9 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
         return Agent(shared, ObservedSums(jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros((), jnp.int32)))
 
     def act(shared: Any, state: Any, key: jax.Array) -> Any:
-        return (
-            state.carry + 1,
-            jnp.zeros(state.timestep.reward.shape, jnp.int32),
-            {"carry": state.carry, "updates": jnp.full(state.timestep.reward.shape, (shared or {}).get("updates", 0))},
-        )
+        shape = state.timestep.reward.shape
+        updates = jnp.full(shape, (shared or {}).get("updates", 0))
+        return state.carry + 1, jnp.zeros(shape, jnp.int32), {"carry": state.carry, "updates": updates}
 
     def observe(agent: Agent, trajectory: Any) -> Agent:
         steps, local = trajectory.transitions, agent.local

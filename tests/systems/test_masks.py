@@ -55,8 +55,7 @@ PAIRS = [("ppo/ff_ppo_penalty", "masked_pair"), ("ppo/ff_ppo", "masked_parts")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("system", "scenario"),
-    [*((system, "masked") for system in DISCRETE if not needs_examples(system)), *PAIRS],
+    ("system", "scenario"), [*((system, "masked") for system in DISCRETE if not needs_examples(system)), *PAIRS]
 )
 def test_no_illegal_action_is_ever_taken(system, scenario):
     """Without the mask, a third of the random actions of `masked` would be illegal, and two thirds of the pairs.
@@ -66,14 +65,9 @@ def test_no_illegal_action_is_ever_taken(system, scenario):
     on_policy = not has_replay(system)
     sizes = [] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
     pairs = ["env.random_start_steps=1", "env.sticky_actions=0.3"] if scenario != "masked" else []
-    run = prepare(
-        system,
-        *sizes,
-        *pairs,
-        *("system.rollout_length=16", "arch.total_timesteps=1152", "arch.num_evaluation=2"),
-        *("arch.num_eval_episodes=16", "arch.compile_cache=false", "arch.absolute_metric=false"),
-        scenario=scenario,
-    )
+    sizes += ["system.rollout_length=16", "arch.total_timesteps=1152", "arch.num_evaluation=2"]
+    sizes += ["arch.num_eval_episodes=16", "arch.compile_cache=false", "arch.absolute_metric=false"]
+    run = prepare(system, *sizes, *pairs, scenario=scenario)
     loop = TrainingLoop(run, MultiLogger([]))
     loop.train()
     returns = {
@@ -126,15 +120,9 @@ def batch_of(mask, inflation):
     legal = jnp.arange(A)[None] != jnp.arange(B)[:, None] % A
     then = jnp.where(legal[..., None], then, then + inflation * jnp.arange(ATOMS)[None, None])
     reward = jax.random.normal(keys[2], (B,)) / 10
-    return Batch(
-        Observation(now, jnp.ones((B, A), bool)),
-        jnp.zeros((B,), jnp.int32),
-        reward,
-        jnp.full((B,), 0.9),
-        Observation(then, legal if mask else None),
-        jnp.ones((B,)),
-        None,
-    )
+    ones, successor = jnp.ones((B,)), Observation(then, legal if mask else None)
+    observation, action = Observation(now, jnp.ones((B, A), bool)), jnp.zeros((B,), jnp.int32)
+    return Batch(observation, action, reward, 0.9 * ones, successor, ones, None)
 
 
 @pytest.mark.parametrize("name", select(Q_LEARNING, quick=["ff_c51", "ff_dqn"]))

@@ -61,7 +61,7 @@ REFUSED = [
     ),
     ("search/ff_mz", "network=mlp", "network.representation_network.* choose network=mlp_muzero"),
     ("search/ff_mz", f"{UNROLLED} system.total_buffer_size=32", "=32 .* 5 step.*unroll_steps=3 and .*n_step=2 in"),
-    ("spo/ff_spo", "env=pgx/tic_tac_toe +env.kwargs.opponent=self", "spo/ff_spo"),
+    ("spo/ff_spo", "env=pgx/tic_tac_toe +env.kwargs.opponent=self", "=self: system=spo/ff_spo learns from one seat"),
 ]
 
 

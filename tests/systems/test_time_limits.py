@@ -297,10 +297,7 @@ MUZERO = [
 ]
 CASES = {
     "offline/ff_iql": Case(
-        [
-            *without(CONTINUOUS, "noise"),
-            *("system.value_lr=3e-3", "network.critic_network.pre_torso.layer_sizes=[32]"),
-        ],
+        [*without(CONTINUOUS, "noise"), *("system.value_lr=3e-3", "network.critic_network.pre_torso.layer_sizes=[32]")],
         critic_values,
     ),
     "offline/ff_fql": Case(
@@ -325,9 +322,7 @@ CASES = {
         state_values,
     ),
     "mpo/ff_mpo": Case(
-        [*without(CONTINUOUS, "total_batch"), *SEQUENCES, "system.num_samples=4"],
-        critic_values,
-        atol=0.1,
+        [*without(CONTINUOUS, "total_batch"), *SEQUENCES, "system.num_samples=4"], critic_values, atol=0.1
     ),
     # Weights without meaning, and one step per trajectory: action values are all that is tested here.
     "disco_rl/ff_disco103": Case(

@@ -111,10 +111,7 @@ def test_heads_refuse_unsupported_action_spaces(head, space, advice):
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torso.MLPTors"}, r"_target_=.*'MLPTorso'"),
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torsos.MLPTorso"}, r"cannot be imported"),
         ({"critic_network__critic_head___target_": HEADS + "LinearHead"}, r"critic_head=.*cannot be built.*output_dim"),
-        (
-            {"name": "cnn", "actor_network__pre_torso__strides": [1]},
-            r"strides=\[1\]: use lists of the same",
-        ),
+        ({"name": "cnn", "actor_network__pre_torso__strides": [1]}, r"strides=\[1\]: use lists of the same"),
     ],
 )
 def test_errors_name_the_key(changes, message):

@@ -11,24 +11,12 @@ from jaxtyping import TypeCheckError
 from stoix_like.networks import heads
 from stoix_like.networks.heads import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
 from support.compiled import run
-from support.every_head import HEADS, KEY, parts_of
+from support.every_head import GREEDY, HEADS, KEY, parts_of
 from support.selections import select
 
 VALUES = [getattr(heads, name) for name in heads.__all__]
 CLASSES = [value for value in VALUES if isinstance(value, type) and issubclass(value, nn.Module)]
-MASKED = (
-    "categorical",
-    "q",
-    "noisy",
-    "dueling",
-    "c51",
-    "dueling_c51",
-    "rainbow",
-    "qr_dqn",
-    "iqn",
-    "discovered",
-    "policy_value",
-)
+MASKED = ("categorical", "discovered", "policy_value", *GREEDY)
 
 
 def value_of(part):

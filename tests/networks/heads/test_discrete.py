@@ -7,19 +7,6 @@ from stoix_like.networks import distributions, heads
 from support.every_head import HEADS, KEY
 
 
-def test_multi_discrete_head_masks_illegal_choices():
-    head, _ = HEADS["multi_discrete"]
-    x, mask = jnp.ones((1, 6)), jnp.asarray([[False, True, True, False, True]])
-
-    @jax.jit
-    def sample(x):
-        return head.apply(head.init(KEY, x), x, action_mask=mask).sample(seed=KEY, sample_shape=100)
-
-    samples = sample(x)
-    assert (samples[..., 0] == 1).all()
-    assert (samples[..., 1] != 1).all()
-
-
 def test_multi_discrete_head_refuses_empty_masks_or_ignores_traced_ones():
     head, _ = HEADS["multi_discrete"]
     x = jnp.ones((1, 6))

@@ -5,10 +5,8 @@ import pytest
 
 from stoix_like.networks import heads
 from support.compiled import run
-from support.every_head import HEADS, KEY, parts_of
+from support.every_head import GREEDY, HEADS, KEY, parts_of
 from support.selections import select
-
-GREEDY = ("q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn")
 
 
 @pytest.mark.parametrize("name", select(GREEDY, quick=("q", "rainbow", "iqn")))

@@ -79,7 +79,6 @@ def test_xla_knows_the_flags_that_a_run_sets_before_jax_starts():
         ("7:cpuset:/other\n4:memory:/slurm/job\n", 3),
         ("4:cpuset,memory:/slurm/job\n0::/\n", 3),
         ("3:cpuset:/slurm/job\n", 8),
-        ("nonsense\n", 8),
     ],
 )
 def test_memory_is_limited_by_every_group_above_the_process(tmp_path, entries, expected):

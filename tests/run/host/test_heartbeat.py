@@ -21,10 +21,7 @@ heartbeat._watch(Processes(2, 0), own, 1)
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [("ends", "has ended"), ("hangs", "has not been heard of for 2 s")],
-)
+@pytest.mark.parametrize(("how", "message"), [("ends", "has ended"), ("hangs", "has not been heard of for 2 s")])
 @pytest.mark.slow
 def test_a_process_that_has_lost_another_one_ends_in_one_line(how, message):
     done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, env=dict(os.environ))

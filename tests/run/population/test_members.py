@@ -7,7 +7,7 @@ import pytest
 
 import stoix_like
 from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.errors import ConfigError
 from stoix_like.overrides import to_overrides
 from stoix_like.run.host.plan import spread_members
 from stoix_like.run.population.members import Population, make_population
@@ -280,13 +280,3 @@ def test_a_member_without_a_return_counts_as_the_worst():
     assert found["eval/episode_return_iqm"] == 2.0
     found = evaluated(Population((0, 1), {}, (0, 0)), np.asarray([9.0, 2.0]), [0, 1])
     assert math.isnan(found["eval/episode_return_iqm"])
-
-
-@pytest.mark.slow
-def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
-    loop = loop_of(*TOY, "arch.population.hyperparams={nan_at: [3.0, 7.0]}")
-    with pytest.raises(TrainingError, match="training diverged: all 2 members; no checkpoint had been written"):
-        loop.train()
-    # 10 updates in 2 intervals: the second interval is not evaluated.
-    assert [record["updates"] for record in loop.history] == [0, 5]
-    assert capsys.readouterr().err.count("diverged and is frozen") == 2

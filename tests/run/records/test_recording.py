@@ -108,12 +108,7 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "architecture",
-    [
-        RUN,
-        [*keeper.RUN[:-1], *keeper.KEEPER, "arch.total_timesteps=80"],
-    ],
-    ids=["anakin", "sebulba"],
+    "architecture", [RUN, [*keeper.RUN[:-1], *keeper.KEEPER, "arch.total_timesteps=80"]], ids=["anakin", "sebulba"]
 )
 def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
     architecture = [*architecture, "logger.every_updates=3"]

@@ -79,16 +79,10 @@ def test_a_varied_share_of_data_has_no_effect_offline(tmp_path):
 
 def test_actions_of_the_data_are_those_that_the_agent_learns(tmp_path):
     """Torques are rescaled."""
-    rows = np.arange(7)
-    data = DataSet(
-        DataHeader(environment="gymnax/Pendulum-v1"),
-        Observation(np.zeros((7, 3), np.float32)),
-        np.array([2, -1, 0, 0, 1, -2, 0], np.float32)[:, None],
-        np.array([1, 2, 4, 0, 8, 16, 0], np.float32),
-        rows == 2,
-        rows == 5,
-        ~np.isin(rows, (3, 6)),
-    )
+    rows, header = np.arange(7), DataHeader(environment="gymnax/Pendulum-v1")
+    view, action = Observation(np.zeros((7, 3), np.float32)), np.array([2, -1, 0, 0, 1, -2, 0], np.float32)[:, None]
+    reward = np.array([1, 2, 4, 0, 8, 16, 0], np.float32)
+    data = DataSet(header, view, action, reward, rows == 2, rows == 5, ~np.isin(rows, (3, 6)))
     write_data(tmp_path / "data.npz", data.with_statistics())
     words = ["arch=offline", "arch.num_devices=1", "env=gymnax/pendulum", "system=sac/ff_sac", "system.gamma=0.5"]
     found = setup_of(*words, f"system.data={tmp_path}/data.npz").spec.data

@@ -129,15 +129,9 @@ def test_experiments_on_data_need_a_file_of_the_user(experiment, environment, wi
     given = f"+experiment={experiment}"
     assert re.match(r"system\.data=FILE: there is no such file: use an \.npz file", refusal(given))
     row, size = np.arange(400), 1 if width == 3 else 3
-    data = DataSet(
-        DataHeader(environment=environment),
-        Observation(np.zeros((400, width), np.float32)),
-        np.full((400, size), bound / 2, np.float32),
-        np.ones(400, np.float32),
-        row < 0,
-        row == 398,
-        row < 399,
-    )
+    view, action = np.zeros((400, width), np.float32), np.full((400, size), bound / 2, np.float32)
+    header, reward = DataHeader(environment=environment), np.ones(400, np.float32)
+    data = DataSet(header, Observation(view), action, reward, row < 0, row == 398, row < 399)
     write_data(tmp_path / "data.npz", data.with_statistics())
     words = [given, f"system.data={tmp_path}/data.npz", "logger=silent", "system.total_buffer_size=8192"]
     assert setup_of(*words).spec.data is not None
@@ -155,9 +149,7 @@ def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_
     ("system", "suite", "scenario", "expected"),
     [
         ("sac/ff_sac", "gymnax", "Pendulum-v1", "sac_pendulum"),
-        ("sac/ff_sac", "gymnasium", "Pendulum-v1", "sac_pendulum"),
         ("ppo/ff_ppo", "gymnax", "Pendulum-v1", "ppo_pendulum"),
-        ("ppo/ff_ppo", "gymnax", "Breakout-MinAtar", "ppo_breakout"),
         # Its experiment sets the budget alone.
         ("ppo/ff_ppo", "gymnax", "CartPole-v1", None),
         ("q_learning/ff_dqn", "gymnax", "Pendulum-v1", None),

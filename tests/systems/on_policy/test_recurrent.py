@@ -79,17 +79,10 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
     Sums:       11, 13, 17;  8, 24;  32.    Successors: 13, 17, 17 + 100;  24, 24 + 200;  32 + 64.
     Targets are half the values of the successors, and 0 where the episode terminated.
     """
-    views, successors = column(OBSERVATIONS)[..., None], column(SUCCESSORS)[..., None]
-    steps = Transition(
-        Observation(views),
-        column([0] * 6, jnp.int32),
-        column([0] * 6),
-        column(TERMINATED, bool),
-        column(TRUNCATED, bool),
-        Observation(successors),
-        column(IS_FIRST, bool),
-        column([0] * 6),
-    )
+    views, successor = column(OBSERVATIONS)[..., None], Observation(column(SUCCESSORS)[..., None])
+    action, zero = column([0] * 6, jnp.int32), column([0] * 6)
+    terminated, truncated, is_first = (column(flags, bool) for flags in (TERMINATED, TRUNCATED, IS_FIRST))
+    steps = Transition(Observation(views), action, zero, terminated, truncated, successor, is_first, zero)
     actor = jax.jit(agent.init)(jax.random.key(0), example(views))
     first_carry = jax.random.normal(jax.random.key(1), (1, 8))
     before = Agent(actor.shared, OnPolicyLocal(critic_hidden_state=jnp.full((1, 1), 10.0)))

@@ -51,11 +51,8 @@ def test_a_rate_that_a_population_changes_keeps_its_factor():
 
 def test_steps_have_the_adapted_rate_and_the_state_of_the_optimiser():
     """Two steps of Adam at half the rate are half of those at the whole rate."""
-    rule, optim, grads = (
-        make_kl_rate(KLRate(desired_kl=0.01, max_lr=1.0), 0.1, Axes()),
-        optax.adam(0.1),
-        {"w": jnp.asarray([1.0, -2.0])},
-    )
+    rule, optim = make_kl_rate(KLRate(desired_kl=0.01, max_lr=1.0), 0.1, Axes()), optax.adam(0.1)
+    grads = {"w": jnp.asarray([1.0, -2.0])}
     assert float(rule.init()) == 1.0
     states = [optim.init(grads)] * 2
     for _ in range(2):

@@ -104,7 +104,6 @@ class Counted(NamedTuple):
 
 
 def build_counting(config, spec):
-
     def init(key, timestep):
         return Agent(Counted(jnp.zeros(()), ()), ())
 

@@ -156,11 +156,8 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
             return SimpleNamespace(weight=jnp.ones(1))
 
         def sgd_step(self, shared, batch, key):
-            return (
-                shared._replace(params=shared.params._replace(online=shared.params.online + 1.0)),
-                jnp.zeros(1),
-                {"q_value": jnp.zeros(1)},
-            )
+            params = shared.params._replace(online=shared.params.online + 1.0)
+            return shared._replace(params=params), jnp.zeros(1), {"q_value": jnp.zeros(1)}
 
     target = PeriodicTarget(tau=0.5, target_update_period=period)
     config = SimpleNamespace(replay=SimpleNamespace(epochs=2, prioritised=False), target=target)

@@ -5,18 +5,12 @@ from stoix_like.base_types import SearchOutput
 from stoix_like.systems.search.tree import expected_value
 from support.set_ups import setup_of
 
-AZ = ["system=search/ff_az", "arch.num_devices=1"]
-
-
-def prepare(*overrides):
-    return setup_of(*AZ, *overrides)
-
 
 @pytest.mark.slow
 def test_a_depth_that_simulations_can_reach_is_accepted():
-    assert prepare("system.num_simulations=4", "system.max_depth=4").config.system.search.max_depth == 4
-    deeper = prepare("system.num_simulations=4", "system.evaluation_simulations=8", "system.max_depth=8")
-    assert deeper.config.system.search.max_depth == 8
+    for depth, more in ((4, []), (8, ["system.evaluation_simulations=8"])):
+        overrides = ["system=search/ff_az", "system.num_simulations=4", f"system.max_depth={depth}", *more]
+        assert setup_of("arch.num_devices=1", *overrides).config.system.search.max_depth == depth
 
 
 def test_the_expected_value_is_that_of_the_policy_that_was_found():

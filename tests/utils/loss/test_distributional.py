@@ -211,13 +211,7 @@ def test_the_smallest_target_is_that_after_the_projection():
     """On the atoms 0, 1, a reward of 0.6 makes 0.6 and 1.6 of them, of which the latter counts as 1."""
     p = np.array([[0.5, 0.9]])
     logits = jnp.asarray(np.log(np.stack([1.0 - p, p], axis=1)), jnp.float32)
-    losses = ls.categorical_critics_loss_per_example(
-        jnp.asarray([[[0.0, 0.0], [np.log(3.0)] * 2]]),
-        jnp.asarray([[0.0, 1.0]]),
-        jnp.full(1, 0.6),
-        jnp.ones(1),
-        logits,
-        True,
-    )
+    online, atoms = jnp.asarray([[[0.0, 0.0], [np.log(3.0)] * 2]]), jnp.asarray([[0.0, 1.0]])
+    losses = ls.categorical_critics_loss_per_example(online, atoms, jnp.full(1, 0.6), jnp.ones(1), logits, True)
     upper = 0.5 * 0.6 + 0.5
     np.testing.assert_allclose(losses, [-2.0 * (upper * np.log(0.75) + (1.0 - upper) * np.log(0.25))], rtol=1e-5)

@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 
 from stoix_like.utils import loss as ls
-from support.every_loss import (
-    CASES,
-    A,
-    B,
-    C,
-    K,
-    arrays_of,
-    random_arrays,
-    total,
-)
+from support.every_loss import CASES, A, B, C, K, arrays_of, random_arrays, total
 
 by_case = pytest.mark.parametrize("name", CASES)
 

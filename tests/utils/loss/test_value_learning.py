@@ -42,13 +42,8 @@ def test_clipped_value_loss_matches_hand_computed_values():
 # By hand, gamma 1/2, q = (1, 2), a = 0, r = 1, q' = (4, 6): delta = 1 + 3 - 1 = 3: 4.5 squared, 1 * (3 - 1/2) Huber;
 # a selector that prefers the first action: delta = 1 + 2 - 1 = 2: 2 squared. Regularised: 9 + 0.1 * 1.
 def test_value_losses_match_hand_computed_values():
-    q, a, r, d, q_t = (
-        jnp.array([[1.0, 2.0]]),
-        jnp.zeros(1, jnp.int32),
-        jnp.ones(1),
-        jnp.full(1, 0.5),
-        jnp.array([[4.0, 6.0]]),
-    )
+    q, a, q_t = jnp.array([[1.0, 2.0]]), jnp.zeros(1, jnp.int32), jnp.array([[4.0, 6.0]])
+    r, d = jnp.ones(1), jnp.full(1, 0.5)
     np.testing.assert_allclose(ls.q_learning(q, a, r, d, q_t, 0.0), 4.5)
     np.testing.assert_allclose(ls.q_learning(q, a, r, d, q_t, 1.0), 2.5)
     np.testing.assert_allclose(ls.double_q_learning(q, q_t, a, r, d, jnp.array([[1.0, 0.0]]), 0), 2.0)

@@ -154,11 +154,7 @@ def test_rewards_are_clipped_like_those_of_rollouts():
 
 def test_sequences_start_anew_with_each_episode():
     config = SequenceReplayConfig(
-        **{**SIZES, "total_batch_size": 32},
-        data_fraction=1.0,
-        sequence_period=2,
-        burn_in_length=1,
-        sequence_length=2,
+        **{**SIZES, "total_batch_size": 32}, data_fraction=1.0, sequence_period=2, burn_in_length=1, sequence_length=2
     )
     carry = jnp.full((3,), 7.0)
     batch = make_sequence_replay(config, spec(), carry).sample((), jax.random.key(0), 1.0)

@@ -71,11 +71,7 @@ def jitted(replay):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "values"),
-    [
-        (ReplayConfig, {"n_step": 3}),
-        (Prioritised, {"n_step": 3}),
-        (ReplayConfig, {"store_next_observation": False}),
-    ],
+    [(ReplayConfig, {"n_step": 3}), (Prioritised, {"n_step": 3}), (ReplayConfig, {"store_next_observation": False})],
 )
 def test_samples_are_those_of_a_replay_that_stores_stacks(schema, values):
     """Eighty steps through a ring of 20, with one resumption in between: starts, ends, wrap-arounds."""
