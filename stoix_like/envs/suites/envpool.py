@@ -125,10 +125,10 @@ def make(
     check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
     # Images of Procgen have their colours first by default, as no other ones.
     given = {"channel_first": False, **kwargs} if "channel_first" in defaults else dict(kwargs)
-    counts = {key: int(defaults[key]) for key in _AT_LEAST_ONE if key in kwargs}
-    if kwargs.get("num_threads", 0) < 0:
-        raise ConfigError(f"env.kwargs.num_threads={kwargs['num_threads']}: use 0 for one per core")
+    counts = {key: int(defaults[key]) for key in (*_AT_LEAST_ONE, "num_threads") if key in kwargs}
     given |= fit_params(counts, {key: kwargs[key] for key in counts}, name, _AT_LEAST_ONE, "env.kwargs")
+    if given.get("num_threads", 0) < 0:
+        raise ConfigError(f"env.kwargs.num_threads={given['num_threads']}: use 0 for one per core")
     if options.evaluation and "episodic_life" in given:
         # Evaluation plays whole games.
         given["episodic_life"] = False

@@ -79,7 +79,10 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_scenario("octax", name, scenarios())
     settings = _KWARGS | fit_params(_KWARGS, kwargs, name, _KWARGS, "env.kwargs")
     if settings["instruction_frequency"] < (fps := settings["fps"]):
-        raise ConfigError(f"env.kwargs.instruction_frequency: less than one per frame: use at least {fps=}")
+        raise ConfigError(
+            f"env.kwargs.instruction_frequency={settings['instruction_frequency']} is less than one instruction per"
+            f" frame: use at least env.kwargs.fps={fps}"
+        )
     with tolerance_of_bytes():
         env, _ = environments.create_environment(name, **settings)
     limit = fit_params({_LIMIT: env.max_num_steps_per_episodes}, params, name)

@@ -103,7 +103,7 @@ REFUSED = {
     "navix": [(NAVIX, kwargs(observation_fn="rbg"), "env.kwargs.observation_fn='rbg' is not one of .*'rgb'")],
     "octax": [
         ("brix", kwargs(frame_skip=0), "env.kwargs.frame_skip=0 must be at least 1"),
-        ("brix", kwargs(instruction_frequency=30), "less than one per frame: use at least fps=60"),
+        ("brix", kwargs(instruction_frequency=30), "instruction_frequency=30 is less than one .*fps=60"),
     ],
     "pgx": [
         ("bridge_bidding", {}, "bridge_bidding.*download"),
