@@ -60,7 +60,7 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
     for name, value in kwargs.items():
-        if isinstance(value, Mapping | list | tuple) and "'_target_'" in str(value):
+        if _has_target(value):
             raise ConfigError(
                 f"{key}.{name}={value} is not built, because only networks nest blocks with a _target_: pass plain"
                 f" values to {owner}, and build it there, or use a key of another name"
@@ -71,6 +71,13 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
         return cls(*args, **kwargs)
     except user_errors() as error:
         raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason(error)}{raised_at(error)}") from error
+
+
+def _has_target(value: Any) -> bool:
+    """Return whether a value has a block with a `_target_`."""
+    if isinstance(value, Mapping):
+        return "_target_" in value or any(map(_has_target, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_target, value))
 
 
 def fit_params(

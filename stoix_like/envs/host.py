@@ -64,6 +64,9 @@ class HostEnvironment(VectorEnvironment):
     Every `reset` takes its own batch of environments, so that devices, update batches, members of a population and
     evaluations never share one. `release` makes a batch available to later resets.
 
+    An exception on the host does not reach the program, where it would leave other devices waiting. The program
+    continues with episodes that terminate at once, and `check` raises the exception afterwards.
+
     `timeout`: seconds that a call of a batch may take.
     `fps`: frames per second of the pictures of batches; None if they have none.
     """

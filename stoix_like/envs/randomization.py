@@ -117,8 +117,12 @@ class Randomized(Vectorize):
             drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
             spread: list[int | None] = []
             # Axes may belong to subtrees, as in `jax.vmap`, and models have fields that are None themselves.
-            extend = lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part)))  # noqa: E731
-            jax.tree.map(extend, axes, drawn, is_leaf=lambda leaf: leaf is None)
+            jax.tree.map(
+                lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part))),
+                axes,
+                drawn,
+                is_leaf=lambda leaf: leaf is None,
+            )
         structure: Any
         leaves, structure = jax.tree.flatten(drawn)
         if structure != self._structure:

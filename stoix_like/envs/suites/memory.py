@@ -246,4 +246,4 @@ def _count(least: int = 1, **named: Any) -> int:
     value = scalar(int, given)
     if value is None or not least <= value <= 100_000:
         raise ValueError(f"{name}={given} must be an integer from {least} to 100,000")
-    return int(value)
+    return value
