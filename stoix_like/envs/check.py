@@ -343,9 +343,8 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, compiled: dict[str,
         def step(carry: Any, key: jax.Array) -> Any:
             state, timestep = carry
             action_key, step_key = jax.random.split(key)
-            mask = timestep.observation.action_mask
             keys = jax.random.split(action_key, num_rows)
-            action = jax.vmap(env.action_space.sample)(keys, *[] if mask is None else [mask])
+            action = jax.vmap(env.action_space.sample)(keys, timestep.observation.action_mask)
             state, timestep = resetting.step(jax.random.split(step_key, num_rows), state, action)
             return (state, timestep), (action, timestep)
 

@@ -54,7 +54,11 @@ class SuiteEnvironment(Environment):
             native, state, *outcome = self.advance(key, state, action)
             return strongly_typed(state), transition(self.observe(native), *outcome)
 
+    def shapes(self) -> Any:
+        """Return the shapes and types of the views that `reset` returns."""
+        return jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+
     def box(self, low: Any, high: Any) -> Box:
         """Return the space of the views that `reset` returns."""
-        view: Any = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+        view = self.shapes()
         return Box(low, high, view.shape, view.dtype)

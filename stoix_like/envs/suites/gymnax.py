@@ -54,7 +54,7 @@ class GymnaxEnvironment(SuiteEnvironment):
         declared = env.observation_space(params)
         self._num_classes = declared.n if isinstance(declared, gymnax_spaces.Discrete) else None
         self.action_space = _convert_actions(env.action_space(params))
-        view = jax.eval_shape(lambda: self.reset(jax.random.key(0)))[1].observation.agent_view
+        view = self.shapes()
         low, high = (0.0, 1.0) if self._num_classes is not None else (declared.low, declared.high)
         if name in _WRONG_BOUNDS:
             low, high = -np.inf, np.inf

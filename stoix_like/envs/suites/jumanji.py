@@ -124,8 +124,7 @@ class JumanjiAgents(JumanjiEnvironment):
         own = {key: _row(space) if views.get(key) is _own else space for key, space in entries.items()}
         self.observation_space = _only_entry(Dict(own))
         if self._world:
-            reset = jax.eval_shape(self.reset, jax.random.key(0))[1]
-            self.observation_space = world_space(self.observation_space, reset.observation.agent_view)
+            self.observation_space = world_space(self.observation_space, self.shapes())
         action = self._env.action_spec
         if mask is None:
             self.action_space = Box(plain_bound(action.minimum), plain_bound(action.maximum), action.shape[1:])

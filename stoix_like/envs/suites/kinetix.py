@@ -75,8 +75,7 @@ class KinetixEnvironment(SuiteEnvironment):
             "continuous": Box(low, np.ones_like(low), low.shape),
         }
         self.action_space = spaces[actions]
-        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
-        self.observation_space = space_of(view)
+        self.observation_space = space_of(self.shapes())
 
     def start(self, key: jax.Array) -> tuple[Any, State]:
         state = self._level.start if self._draw is None else self._draw(jax.random.key_data(key))

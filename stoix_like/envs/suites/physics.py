@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition, with_raw_key
+from stoix_like.envs.environment import State, strongly_typed, with_raw_key
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, space_of
+from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.schema import INT32_MAX
 
 
@@ -27,7 +27,7 @@ class Physics(NamedTuple):
     registered: Callable[[], Any]  # returns the function of the suite that draws parameters; None without one
 
 
-class PhysicsEnvironment(Environment):
+class PhysicsEnvironment(SuiteEnvironment):
     """An environment with `reset(raw_key)` and `step(state, action)`, which return states with `obs`, `reward`, `done`.
 
     Such an environment has no time limit of its own: `wrappers.TimeLimit` truncates its episodes.
@@ -49,7 +49,7 @@ class PhysicsEnvironment(Environment):
         self._name = name
         self._env, self._model, self._pose, self.physics = env, model, pose, physics
         raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
-        with jax.numpy_rank_promotion("allow"):
+        with self.tolerance():
             self._shapes = jax.eval_shape(env.reset, raw_key)
         # Both suites rescale actions from [-1, 1] themselves where the actuators have other limits.
         self.action_space = Box(-1.0, 1.0, (env.action_size,))
@@ -58,14 +58,12 @@ class PhysicsEnvironment(Environment):
     def legend(self) -> Legend:
         return find_legend(self._name, self.observation_space)
 
-    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            state = strongly_typed(self._env.reset(jax.random.key_data(key)))
-        return _without_empty(state), restart(Observation(state.obs))
+    def start(self, key: jax.Array) -> tuple[Any, State]:
+        state = strongly_typed(self._env.reset(jax.random.key_data(key)))
+        return state.obs, _without_empty(state)
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        with jax.numpy_rank_promotion("allow"):
-            after = strongly_typed(self._env.step(with_raw_key(self._with_empty(state), "rng", key), action))
+    def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
+        after = strongly_typed(self._env.step(with_raw_key(self._with_empty(state), "rng", key), action))
         # A simulation can diverge. Playground then sets `done`, brax continues with NaN. Here it terminates with no
         # reward and with the last observation that was finite, because a single NaN would spoil the statistics.
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((after.obs, after.reward))]).all()
@@ -73,7 +71,7 @@ class PhysicsEnvironment(Environment):
         reward = jnp.where(finite, after.reward, 0.0)
         truncated = jnp.asarray(after.info.get("truncation", False), bool)
         terminated = (jnp.asarray(after.done, bool) & ~truncated) | ~finite
-        return _without_empty(after), transition(Observation(view), reward, terminated, truncated)
+        return view, _without_empty(after), reward, terminated, truncated
 
     def scene(self) -> Scene | None:
         if self._model is None:

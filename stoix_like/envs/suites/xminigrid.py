@@ -40,7 +40,7 @@ class XMiniGridEnvironment(SuiteEnvironment):
         return timestep.observation, timestep.state
 
     def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
-        del key  # nothing is random after the reset
+        # Nothing is random after the reset.
         before = XLandTimeStep(state=state, step_type=None, reward=None, discount=None, observation=None)
         after = self._env.step(self.params, before, action)
         # Both kinds of end have the step type LAST; only a termination has no discount.

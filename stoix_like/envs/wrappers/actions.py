@@ -156,7 +156,7 @@ class RandomStarts(Wrapper):
             (state, timestep), active = carry
             step_keys = _fold_in(random_keys, i + 1)
             mask = timestep.observation.action_mask
-            action = jax.vmap(self.action_space.sample)(_fold_in(step_keys, 0), *[] if mask is None else [mask])
+            action = jax.vmap(self.action_space.sample)(_fold_in(step_keys, 0), mask)
             state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
             active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
             return where_rows(active, (state, successor), carry[0]), active
