@@ -353,7 +353,6 @@ class SystemConfig:
         Args:
             action_space: of the environment.
         """
-        del action_space
         return tuple(note for part in self.parts for note in part.notes())
 
     def check(self, num_envs: int, num_shards: int) -> None:

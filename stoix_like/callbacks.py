@@ -52,7 +52,6 @@ class Callback:
             False to stop the run, metrics by name to add to the record, or None. A metric is a number; of a population,
             it may also be a list with one number per member.
         """
-        del record, policy
         return None
 
     def on_checkpoint(self, env_steps: int, run_dir: Path) -> None:

@@ -114,7 +114,6 @@ class Part:
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
         """Compute the values of the schedules of the option; see `SystemConfig.schedules`, which has these, too."""
-        del updates, num_updates
         return {}
 
 

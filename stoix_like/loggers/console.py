@@ -37,7 +37,6 @@ class ConsoleConfig(LoggerSettings):
 
     def make(self, run_dir: pathlib.Path) -> Logger:
         """In a Jupyter notebook, a curve takes the place of the lines."""
-        del run_dir
         console = ConsoleLogger(self)
         if not (self.curve and in_notebook()):
             return console

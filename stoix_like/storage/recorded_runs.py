@@ -135,7 +135,6 @@ class Series(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def _read_series(path: Path, metric: str, changed: int) -> Series:
     """Read a metric once for all members of a run, and again once the file has changed."""
-    del changed
     found = [
         (record["env_steps"], record.get("wall_seconds"), record.get(metric))
         for record in read_records(path)

@@ -45,7 +45,6 @@ class Algorithm(ABC):
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `act` at the start of an episode; none by default."""
-        del num_envs
         return ()
 
     @abstractmethod
@@ -58,7 +57,6 @@ class Algorithm(ABC):
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Return the agent unchanged: by default, rollouts are not stored."""
-        del trajectory
         return agent
 
     @abstractmethod
@@ -67,7 +65,6 @@ class Algorithm(ABC):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return observations `[B, ...]` that the update learns from; by default, all of the rollout."""
-        del agent, key
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), trajectory.transitions.observation)
 
     @abstractmethod
@@ -76,7 +73,6 @@ class Algorithm(ABC):
 
     def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
         """Return `System.search`; None without a search in evaluation."""
-        del greedy
         return None
 
 

@@ -282,7 +282,6 @@ def largest_of_batch(x: jax.Array) -> jax.Array:
 
 @largest_of_batch.def_vmap
 def _largest_of_vmapped(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-    del axis_size, in_batched
     return largest_of_batch(x), False
 
 
@@ -294,7 +293,6 @@ def _of_entries(condition: jax.Array) -> jax.Array:
 
 @_of_entries.def_vmap
 def _of_vmapped(axis_size: int, in_batched: list[bool], condition: jax.Array) -> tuple[jax.Array, bool]:
-    del axis_size
     return condition, in_batched[0]
 
 

@@ -93,7 +93,6 @@ def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:
     """
 
     def clip(updates: PyTree[Array], params: PyTree[Array] | None) -> PyTree[Array]:
-        del params
         scale = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
         return jax.tree.map(lambda update: (update * scale).astype(update.dtype), updates)
 
@@ -143,7 +142,6 @@ def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> opta
         return LaPropState(jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
 
     def update(grads: PyTree[Array], state: LaPropState, params: Any = None) -> tuple[PyTree[Array], LaPropState]:
-        del params
         count = optax.safe_increment(state.count)
         unbias_mu, unbias_nu = (1.0 / (1.0 - decay**count) for decay in (b1, b2))
         nu = jax.tree.map(lambda nu, g: b2 * nu + (1.0 - b2) * jnp.square(g), state.nu, grads)

@@ -32,7 +32,6 @@ class Sound(Environment):
         return {"x": x, "t": jnp.zeros((), jnp.int32)}, restart(self.observe(x))
 
     def step(self, key, state, action):
-        del key, action
         state = {"x": state["x"] + 1, "t": state["t"] + 1}
         return state, transition(self.observe(state["x"]), 1.0, state["t"] >= 5, False)
 

@@ -28,7 +28,6 @@ class Plain(Algorithm):
 
 
 def make_algorithm(config: ff_ppo.Config, spec: SimpleNamespace) -> Algorithm:
-    del config, spec
     return Plain()
 
 

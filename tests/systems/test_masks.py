@@ -101,7 +101,6 @@ class Shown:
         }.get(system.replace("rainbow", "c51"), lambda policy, view: policy)
 
     def apply(self, params, observation, head_kwargs=None, rngs=None):
-        del params, head_kwargs, rngs
         return self._outputs(SimpleNamespace(preferences=observation.agent_view.mean(-1)), observation.agent_view)
 
 

@@ -68,7 +68,6 @@ def _gae(b, lambda_, **kw):
 
 
 def _n_step(b, lambda_, associative=False, **kw):
-    del associative
     return ms.batch_n_step_bootstrapped_returns(
         b.r_t, b.discount_t, b.v_t, 3, lambda_, truncation_t=b.truncation_t, **kw
     )

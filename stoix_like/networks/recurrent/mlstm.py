@@ -146,7 +146,6 @@ class MLSTMCell(ParallelCell):
 
     def _init_gates(self, key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
         """Return zero for the input gates, and 3 to 6 for the forget gates, which start almost open."""
-        del key, shape
         return jnp.concatenate([jnp.zeros(self.num_heads), jnp.linspace(3.0, 6.0, self.num_heads)]).astype(dtype)
 
     def _project(self, x: Array) -> tuple[Array, Array, _Steps]:

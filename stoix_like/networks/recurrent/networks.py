@@ -193,7 +193,6 @@ class StatelessCritic(FeedForwardCritic):
     def unroll(
         self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None, every: int = 1
     ) -> Any:
-        del every
         return state, self(observation_done[0], head_kwargs=head_kwargs)
 
     def step(self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None) -> Any:
@@ -201,7 +200,6 @@ class StatelessCritic(FeedForwardCritic):
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> tuple[()]:
-        del batch_size
         return ()
 
 

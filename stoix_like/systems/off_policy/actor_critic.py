@@ -128,7 +128,6 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of the replay buffer."""
-        del trajectory
         return self.draw(agent.local.buffer, key).observation
 
     def sample(self, agent: Agent, key: jax.Array) -> PyTree:
@@ -143,7 +142,6 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch, and average their metrics."""
-        del trajectory
 
         def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
             return self.sgd_step(shared, self.sample(agent, sample_key), step_key)

@@ -104,7 +104,6 @@ class RecurrentNetwork:
         `*inputs`: further inputs of the head, with the leading axis of its output.
         Returns the output for `[B]` or `[L * B]` observations.
         """
-        del rngs
         if isinstance(observation, ReplayedSequences):
             embedding = self._flat(self._embed(params.cells, observation)[0])
         elif isinstance(observation, Successors):
@@ -185,7 +184,6 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         return self.draw(agent.local.buffer, key).observations
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:

@@ -186,7 +186,6 @@ class _Bonus:
 
     def draw_demonstrations(self, statistics: PyTree, shape: tuple[int, ...], key: jax.Array) -> PyTree:
         """Return normalised observations and actions of the data, `[*shape, ...]`: none."""
-        del statistics, shape, key
         return ()
 
     def as_task(self, steps: Transition) -> Transition:
@@ -200,7 +199,6 @@ class _Bonus:
 
     def sgd_step(self, fixed: PyTree, learned: PyTree, batch: _Sample, key: None) -> tuple[PyTree, Metrics]:
         """Take one gradient step of the value function and the networks of the bonus."""
-        del key
         params, opt_state, metrics = gradient_step(self.loss, self.optim, self.axes, *learned, fixed, batch)
         return (params, opt_state), metrics
 

@@ -81,7 +81,6 @@ class ActorCriticNetworks:
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `step` at the start of an episode: none."""
-        del num_envs
         return ()
 
     def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Distribution]:
@@ -118,7 +117,6 @@ class ActorCriticNetworks:
 
     def init_critic_state(self, num_envs: int) -> PyTree:
         """Return the state of the critic at the start of an episode: none."""
-        del num_envs
         return ()
 
     def evaluate(
@@ -132,7 +130,6 @@ class ActorCriticNetworks:
 
     def examples(self, params: ActorCriticParams, batch: OnPolicyTransition, values: Values) -> OnPolicyTransition:
         """Return the steps `[B]` of a rollout `[T, N]`, from which minibatches are drawn."""
-        del params, values
         return jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
 
     def arrange(self, minibatch: OnPolicyTransition) -> OnPolicyTransition:

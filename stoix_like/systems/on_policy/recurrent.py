@@ -147,7 +147,6 @@ class RecurrentNetworks(ActorCriticNetworks):
         self, params: ActorCriticParams, critic_state: PyTree, trajectory: Trajectory, pieces: int = 1
     ) -> tuple[PyTree, Values]:
         """Compute the values of a rollout `[T, N]`, as a whole; also return the state of the critic after it."""
-        del pieces
         steps, first_carry = trajectory
         # With shared cells: the behaviour policy may be older; start from its state.
         critic_state = first_carry if self.shared else critic_state

@@ -52,7 +52,6 @@ def make_return_advantages(gamma: Scalar) -> Advantages:
 def _generalised(
     gamma: Scalar, gae_lambda: Scalar, steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy
 ) -> tuple[jax.Array, jax.Array]:
-    del policy
     return batch_truncated_generalized_advantage_estimation(
         steps.reward,
         gamma * (1.0 - steps.terminated),
@@ -67,7 +66,6 @@ def _generalised(
 def _returns(
     gamma: Scalar, steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy
 ) -> tuple[jax.Array, jax.Array]:
-    del policy
     discount = gamma * (1.0 - steps.terminated)
     returns = batch_discounted_returns(steps.reward, discount, v_t, time_major=True, truncation_t=steps.truncated)
     return returns - v_tm1, returns

@@ -57,7 +57,6 @@ class Temperature(Part):
 
     def target_entropy(self, action_space: Any, observation: Observation) -> Scalar:
         """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
-        del observation
         return target_entropy(action_space, self.target_entropy_scale)
 
     def improve(

@@ -130,7 +130,6 @@ class Planner(Algorithm, Generic[ConfigT]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def sample(self, agent: Agent, key: jax.Array, importance_exponent: Scalar) -> SequenceBatch:

@@ -186,7 +186,6 @@ def with_data(
 
 
 def _no_buffer(timestep: TimeStep) -> Any:
-    del timestep
     return ()
 
 

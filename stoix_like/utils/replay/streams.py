@@ -46,7 +46,6 @@ class StreamReplayConfig(BufferConfig):
 
     def buffer_unit(self, num_envs: int, num_shards: int, rollout_length: int) -> int:
         """Rollouts have entries of their own for the ends of episodes."""
-        del rollout_length
         return num_shards * num_envs * self.latent_period
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:

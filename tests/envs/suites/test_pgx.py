@@ -14,7 +14,6 @@ pytestmark = pytest.mark.slow
 
 
 def first_legal(key, game):
-    del key
     return jnp.argmax(game.legal_action_mask)
 
 

@@ -29,11 +29,9 @@ def constant(algorithm, **hyperparams):
     """
 
     def policy(params, view):
-        del params
         return SimpleNamespace(mode=lambda: jnp.full((*view.agent_view.shape, 1), 0.5))
 
     def critics(params, view, kwargs):
-        del params
         value = view.agent_view + kwargs["action"][..., 0]
         return jnp.stack([value, value + 2.0], axis=-1)
 

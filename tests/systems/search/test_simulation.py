@@ -32,7 +32,6 @@ def observe(state):
 
 
 def step_one(key, state, action):
-    del key
     start = state["position"] == 0
     after = state | {"position": jnp.where(start, action + 1, state["position"])}
     reward = jnp.where(start, jnp.asarray([1.0, 0.0, 0.0])[action], jnp.asarray([-1.0, 0.0, 100.0])[action])
@@ -40,7 +39,6 @@ def step_one(key, state, action):
 
 
 def expand(params, observation, key):
-    del params, key
     logits = jnp.zeros((len(observation.agent_view), 3))
     value = VALUES[observation.agent_view[:, 0].astype(jnp.int32)]
     return Expansion(mask_logits(logits, observation.action_mask), value)

@@ -78,7 +78,6 @@ class AWR(ff_a2c.A2C[Config]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""
-        del trajectory
 
         def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())

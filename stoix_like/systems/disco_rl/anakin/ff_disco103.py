@@ -145,15 +145,12 @@ class Disco103(Algorithm):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of trajectories, and average their metrics."""
-        del trajectory
 
         def step(shared: DiscoShared, sample_key: jax.Array, step_key: jax.Array) -> tuple[DiscoShared, Metrics]:
-            del step_key
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0))
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)

@@ -147,13 +147,11 @@ class Dreamer(Algorithm):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         entries = self.replay.sample(agent.local, key).entries
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), entries.observation)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
-        del trajectory
         return replay_epochs(self.sgd_step, agent, key, self.gradient_steps)
 
     def sgd_step(self, agent: Agent, sample_key: jax.Array, loss_key: jax.Array) -> tuple[Agent, Metrics]:
@@ -227,7 +225,6 @@ class Dreamer(Algorithm):
         self, shared: DreamerShared, observation: Observation, action: jax.Array, context: int, key: jax.Array
     ) -> Dream:
         """Predict observations from the first ones and the actions."""
-        del key
         dream = self.model.dream(shared.params.model_params, observation, action, context)
         return dream._replace(reward=dream.reward / self.config.reward_scale)
 

@@ -140,7 +140,6 @@ class BC(Algorithm, Generic[ConfigT]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch."""
-        del trajectory
         return self.draw(agent.local, key).observation
 
     def draw(self, local: PyTree, key: jax.Array) -> PyTree:
@@ -149,11 +148,9 @@ class BC(Algorithm, Generic[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch, and average their metrics."""
-        del trajectory
         epochs = self.config.gradient_steps
 
         def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
-            del step_key
             loss = partial(self.loss, batch=self.draw(agent.local, sample_key), statistics=shared.statistics)
             params, opt_state, metrics = gradient_step(loss, self.optim, self.axes, shared.params, shared.opt_state)
             return shared._replace(params=params, opt_state=opt_state), metrics

@@ -113,7 +113,6 @@ class FQL(OffPolicyActorCritic[Config]):
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return nothing: noise is new in every step."""
-        del num_envs
         return ()
 
     def pi(self, params: FQLParams, observation: Observation) -> Distribution:
@@ -128,7 +127,6 @@ class FQL(OffPolicyActorCritic[Config]):
 
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Draw an action for each environment; the policy has no mode."""
-        del greedy
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         noise = jax.random.normal(key, (*state.timestep.reward.shape, *self.actions.unit.shape))
         return state.carry, self.actions.from_unit(self.one_step(shared.params.actor_params, observation, noise)), ()

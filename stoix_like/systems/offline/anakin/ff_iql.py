@@ -111,7 +111,6 @@ class IQL(OffPolicyActorCritic[Config]):
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return nothing: noise is new in every step."""
-        del num_envs
         return ()
 
     def pi(self, params: IQLParams, observation: Observation) -> Distribution:
@@ -130,7 +129,6 @@ class IQL(OffPolicyActorCritic[Config]):
 
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update state values, critics and policy, each with the others as they are."""
-        del key
         params, opt_states = shared.params, shared.opt_states
         q = jnp.min(self.q_values(params.q_params.target, batch.observation, batch.action), axis=-1)
         step = partial(gradient_step, axes=self.axes)

@@ -74,7 +74,6 @@ class RecurrentBC(bc.BC[Config]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), self.draw(agent.local, key).steps.observation)
 
     def draw(self, local: PyTree, key: jax.Array) -> SequenceBatch:

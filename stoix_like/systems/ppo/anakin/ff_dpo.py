@@ -27,7 +27,6 @@ class DPO(ff_ppo.PPO[Config]):
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the surrogate losses with their drift (section 5)."""
-        del behaviour
         log_prob, config = pi.log_prob(batch.action), self.config
         losses = dpo_loss_per_example(log_prob, batch.log_prob, batch.advantage, config.alpha, config.beta)
         return losses, {"approx_kl": approximate_kl_per_example(log_prob, batch.log_prob)}

@@ -135,7 +135,6 @@ class PPO(OnPolicyActorCritic[ConfigT]):
 
         Returns the losses, and metrics by name; each `[B]`, or its mean.
         """
-        del behaviour
         log_prob, clip_eps = pi.log_prob(batch.action), self.config.clip_eps
         return ppo_clip_loss_per_example(log_prob, batch.log_prob, batch.advantage, clip_eps), {
             "approx_kl": approximate_kl_per_example(log_prob, batch.log_prob),

@@ -129,7 +129,6 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch, and average their metrics."""
-        del trajectory
         epsilon, epochs = self.epsilon(agent.shared.updates), self.config.replay.epochs
 
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: jax.Array) -> tuple[Agent, Metrics]:
@@ -168,7 +167,6 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of the replay buffer."""
-        del trajectory
         return self.sample(agent, key).observation
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:

@@ -131,7 +131,6 @@ class PQN(Algorithm):
 
     def lambda_returns(self, params: PyTree, steps: Transition, q_t: jax.Array) -> jax.Array:
         """Compute lambda-returns `[T, N]`; bootstrap values are greedy action values of the true successors."""
-        del params
         return batch_q_lambda(
             steps.reward * self.config.reward_scale,
             self.config.gamma * (1.0 - steps.terminated),
@@ -143,7 +142,6 @@ class PQN(Algorithm):
 
     def sgd_step(self, shared: PQNShared, batch: PyTree, key: None) -> tuple[PQNShared, Metrics]:
         """Take one gradient step on one minibatch; it needs no key."""
-        del key
         params, opt_state, metrics = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_state, batch
         )

@@ -173,7 +173,6 @@ class ContinuousPQN(Algorithm):
         self, shared: OnPolicyShared, batch: ContinuousPQNTransition, key: None
     ) -> tuple[OnPolicyShared, Metrics]:
         """Take one gradient step of the policy and one of the critics on one minibatch; they need no key."""
-        del key
         params, opt_states = shared.params, shared.opt_states
         loss = partial(self.actor_loss, q_params=params.critic_params, batch=batch)
         actor_params, actor_opt_state, metrics = gradient_step(

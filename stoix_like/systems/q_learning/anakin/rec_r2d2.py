@@ -61,7 +61,6 @@ class R2D2Replay(PrioritisedBlockConfig, SequenceReplayConfig):
 
     def importance_exponent(self, updates: jax.Array, num_updates: int) -> Scalar:
         """Return the exponent of the importance weights, which is constant."""
-        del updates, num_updates
         return self.importance_sampling_exponent
 
 
@@ -112,7 +111,6 @@ class R2D2(ff_dqn.BaseDQN[Config]):
 
         The losses are half the squared errors to transformed n-step returns; zero where there is no target.
         """
-        del key
         q_tm1, q_t_selector, q_t_value = self.values_of_both(params, batch)
         first = self.config.replay.burn_in_length
         steps = jax.tree.map(lambda x: x[first : first + len(q_tm1)], batch.steps)
@@ -168,7 +166,6 @@ class R2D2(ff_dqn.BaseDQN[Config]):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         batch: Any = self.sample(agent, key)
         return batch.observations
 

@@ -209,7 +209,6 @@ class REPPO(Algorithm):
 
     def target_entropy(self, observation: Observation) -> float | jax.Array:
         """Return the target entropy in nats; the mean over a batch of observations."""
-        del observation
         return target_entropy(self.action_space, self.config.target_entropy_scale)
 
     def evaluate_policy(

@@ -90,7 +90,6 @@ class AlphaZero(Planner[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
-        del trajectory
         config = self.config.replay
         exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
 

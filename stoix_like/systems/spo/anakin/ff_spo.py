@@ -167,12 +167,10 @@ class SPO(Algorithm):
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
-        del trajectory
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
-        del trajectory
 
         def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array) -> tuple[PyTree, Metrics]:
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0), loss_key)
