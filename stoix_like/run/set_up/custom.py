@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stoix_like.callbacks import Callback, StopAtReturn
@@ -23,36 +24,27 @@ def as_tuple(name: str, given: Any) -> tuple[Any, ...]:
 
 def make_callbacks(config: RunConfig) -> list[Callback]:
     """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python."""
-    built = [_build(entry, f"{CALLBACKS}.{number}") for number, entry in enumerate(config.callbacks)]
-    stop = config.arch.stop_at_return
-    short = [] if stop is None else [StopAtReturn(stop)]
-    for callback in config.custom_callbacks:
+    named = {f"{CALLBACKS}.{number}": entry for number, entry in enumerate(config.callbacks)}
+    found = _build(named, "my_module.MyCallback") + [("callbacks has", one) for one in config.custom_callbacks]
+    for where, callback in found:
         if not isinstance(callback, Callback):
             raise ConfigError(
-                f"callbacks has a {type(callback).__name__}: use an object of a subclass of"
-                " stoix_like.callbacks.Callback"
+                f"{where} a {type(callback).__name__}: use an object of a subclass of stoix_like.callbacks.Callback"
             )
-    return [*short, *built, *config.custom_callbacks]
-
-
-def _build(entry: Any, key: str) -> Callback:
-    built = build_target(entry, key, "my_module.MyCallback")
-    if not isinstance(built, Callback):
-        raise ConfigError(
-            f"{key}._target_={entry['_target_']} returned a {type(built).__name__}: use a subclass of"
-            " stoix_like.callbacks.Callback"
-        )
-    return built
+    stop = config.arch.stop_at_return
+    return [*([] if stop is None else [StopAtReturn(stop)]), *(callback for _, callback in found)]
 
 
 def make_custom_loggers(config: RunConfig) -> list[Logger]:
     """Build the custom loggers: those of the configuration, and those passed from Python."""
-    found = []
-    for name, entry in config.loggers.items():
-        key = f"logger.{name}"
-        logger = build_target(entry, key, "my_module.MyLogger")
-        found.append(_checked(logger, f"{key}._target_={entry['_target_']} returned"))
-    return found + [_checked(logger, "loggers has") for logger in config.custom_loggers]
+    found = _build({f"logger.{name}": entry for name, entry in config.loggers.items()}, "my_module.MyLogger")
+    return [_checked(one, where) for where, one in found + [("loggers has", one) for one in config.custom_loggers]]
+
+
+def _build(entries: Mapping[str, Any], example: str) -> list[tuple[str, Any]]:
+    """Build objects from import paths by key, each with where it comes from."""
+    built = {key: build_target(entry, key, example) for key, entry in entries.items()}
+    return [(f"{key}._target_={entries[key]['_target_']} returned", found) for key, found in built.items()]
 
 
 def _checked(logger: Any, where: str) -> Logger:

@@ -41,19 +41,16 @@ class _Part(NamedTuple):
     unit: int = 1  # divisor of the values that the key can have
 
 
-def check(
-    program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resident: int = 0, available: int | None = None
-) -> None:
+def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resident: int, available: int) -> None:
     """Refuse a program that needs more memory than its devices have.
 
     `resident`: bytes per device that other arrays occupy while the program runs.
-    `available`: memory of each device in bytes; None: read from the devices, which are in this machine.
+    `available`: memory of each device in bytes.
     """
     analysis = program.memory_analysis()
     if analysis is None:
         return
     needed = total(analysis) + resident
-    available = available_memory(mesh) if available is None else available
     if needed <= available:
         return
     remedy = f"use a smaller {' or '.join(sizes)}"
@@ -86,14 +83,14 @@ def check_estimate(
     num_members: int,
     space: ObservationSpace,
     shapes: Shapes,
-    available: int | None = None,
+    available: int,
 ) -> tuple[str, ...]:
     """Report the size of the replay buffer, and refuse a run if only its arrays need more memory than its devices have.
 
     The estimate leaves out temporary arrays, so that it refuses no run that fits; `check` is exact, but must compile.
     """
     members = num_members // mesh.shape[POPULATION_AXIS]
-    parts, available = _parts(config, plan, mesh, shapes), available_memory(mesh) if available is None else available
+    parts = _parts(config, plan, mesh, shapes)
     # An evaluation takes place between rollouts.
     share = max(sum(part.size for part in parts if part.name != other) for other in ("rollout", "evaluation"))
     if members > 1 and share <= available < members * share:
@@ -149,7 +146,7 @@ def _refuse(
 ) -> NoReturn:
     """Name the largest part of one member, and what would fit."""
     part = max(parts, key=lambda part: part.size)
-    fitting = _fitting(config, plan, parts, part, available // members) if part.value else 0
+    fitting = _fitting(config, plan, parts, part, available // members - share) if part.value else 0
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
     replay = config.system.find_part(ReplayConfig)
     is_fixed = get_origin(flat_hints(type(config.system)).get("store_next_observation")) is Literal
@@ -164,21 +161,12 @@ def _refuse(
     )
 
 
-def _fitting(config: RunConfig, plan: Plan, parts: Sequence[_Part], part: _Part, available: int) -> int:
-    """Return the largest value of the key of a part with which a member fits."""
+def _fitting(config: RunConfig, plan: Plan, parts: Sequence[_Part], part: _Part, left: int) -> int:
+    """Return a value of the key of a part with which a member fits; `left`: bytes that it leaves, less than 0."""
     size = {other.name: other.size for other in parts}
-    fixed = size["network"] + size["replay buffer"] + size["start states"] + size["environments"]
-    if part.name == "environments":
-        fixed -= part.size
-        fitting = min(
-            part.value * (available - fixed) // (part.size + size["rollout"]),
-            part.value * (available - fixed - size["evaluation"]) // part.size,
-        )
-    elif part.name in ("rollout", "evaluation"):
-        fitting = part.value * (available - fixed) // part.size
-    else:
-        others = fixed - part.size + max(size["rollout"], size["evaluation"])
-        fitting = part.value * (available - others) // part.size
+    # Environments need room for a rollout each, which counts as far as it is larger than an evaluation.
+    with_envs = max(0, size["rollout"] - size["evaluation"]) if part.name == "environments" else 0
+    fitting = part.value * (part.size + with_envs + left) // (part.size + with_envs)
     replay = config.system.find_part(ReplayConfig)
     if fitting > 0 and replay is not None and replay.prioritised and part.name == "replay buffer":
         # The sum tree has a power of two of leaves, so that only such a capacity needs no more memory per step.

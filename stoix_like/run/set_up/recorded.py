@@ -46,20 +46,19 @@ _TRAINING_ALONE = {
 class Recorded(NamedTuple):
     """Recorded data of a run."""
 
-    data: Data  # the data, as host arrays
-    content: str  # the hash of their file
-    notes: tuple[str, ...]  # what they are, for the user
+    data: Data | None = None  # the data, as host arrays; None without any
+    content: str = ""  # the hash of their file
+    notes: tuple[str, ...] = ()  # what they are, for the user
 
 
-def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Recorded | None:
+def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Recorded:
     """Read the data that a run learns from, and refuse what it cannot learn from.
 
     `memory`: of each device, in bytes.
-    Returns the data; None without `system.data`.
     """
     part = config.system.find_part(DataFile)
     if part is None or part.data is None:
-        return None
+        return Recorded()
     hyperparams = config.arch.population.hyperparams or {}
     if isinstance(config.arch, OfflineConfig) and (
         varied := {"data_fraction", "final_data_fraction"} & hyperparams.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -47,10 +47,8 @@ from stoix_like.run.set_up.variables import check_variables
 from stoix_like.schema import replace_values
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
-from stoix_like.systems.parts.teacher import Teacher
 from stoix_like.user_code import name_of, user_errors
 from stoix_like.utils.accelerate.successors import count_truncations
-from stoix_like.utils.replay import Data
 
 
 class RunSetup(NamedTuple):
@@ -68,8 +66,7 @@ class RunSetup(NamedTuple):
     actor_devices: tuple[jax.Device, ...] = ()  # with Sebulba, the device of each actor
     # When the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
     started: float = 0.0
-    # Memory of each device in bytes; None: read from the devices, which are in this machine.
-    device_memory: int | None = None
+    device_memory: int = 0  # memory of each device in bytes
     processes: Processes = ALONE  # the processes that the run spans
     callbacks: Sequence[Callback] = ()  # called in this order
     loggers: Sequence[Logger] = ()  # custom loggers; they open and write nothing before `start`
@@ -85,7 +82,7 @@ class RunSetup(NamedTuple):
     @property
     def steps_on_host(self) -> bool:
         """True if training steps environments on the host."""
-        return _steps_on_host(self.config, self.env)
+        return self.env.on_host and not isinstance(self.config.arch, OfflineConfig)
 
     @property
     def parts(self) -> SystemParts:
@@ -118,83 +115,53 @@ def set_up(config: RunConfig, started: float | None = None, device_memory: int |
 
 
 def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
-    envs = _make_environments(config)
-    place = _choose_place(config, devices, envs.train)
-    set_compile_cache(config.arch.compile_cache)
-    learned_from = _find_inputs(config, place, envs.train, device_memory)
-    parts, description, notes = _assemble(config, place, envs, learned_from, device_memory)
-    # Members are built once they are known to fit into memory.
-    members = _make_members(config, place, parts, envs.train)
-    setup = RunSetup(
-        config=config,
-        population=members.population,
-        mesh=place.mesh,
-        plan=place.plan._replace(notes=(*place.plan.notes, *notes, *members.notes)),
-        env=envs.train,
-        eval_env=envs.evaluation,
-        spec=parts.spec,
-        lone_shards=place.lone_shards,
-        drawn_env=envs.drawn,
-        actor_devices=devices.actors,
-        started=started,
-        device_memory=device_memory,
-        processes=devices.processes,
-        callbacks=members.callbacks,
-        loggers=make_custom_loggers(config),
-        contents=learned_from.contents,
-        description=description,
-    )
-    return _check_averages(setup)
-
-
-class _Place(NamedTuple):
-    """Devices, sizes and number of members of a run."""
-
-    mesh: Mesh
-    plan: Plan
-    num_members: int
-
-    @property
-    def lone_shards(self) -> bool:
-        return self.num_members == 1 and self.plan.num_shards == self.mesh.size
-
-
-class _Environments(NamedTuple):
-    """Environments to train in, to evaluate in, and to record videos of."""
-
-    train: VectorEnvironment
-    evaluation: VectorEnvironment
-    drawn: VectorEnvironment | None
-
-
-class _LearnedFrom(NamedTuple):
-    """Inputs of a run besides its environments, the hashes of these by key, and notes for the user."""
-
-    data: Data | None
-    teacher: Teacher | None
-    contents: Mapping[str, str]
-    notes: tuple[str, ...]
-
-
-class _Members(NamedTuple):
-    """Members, what their hyperparameters act on, what is called about them, and notes for the user."""
-
-    population: Population
-    callbacks: Sequence[Callback]
-    notes: tuple[str, ...]
-
-
-def _choose_place(config: RunConfig, devices: RunDevices, env: VectorEnvironment) -> _Place:
-    num_members = count_members(config)
-    spread, notes = spread_members(num_members, len(devices.learner))
+    env, eval_env = _make_environments(config)
+    drawn_env, num_members = _make_drawn(config), count_members(config)
+    spread, spread_notes = spread_members(num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS], env.num_agents)
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
-    return _Place(mesh, plan._replace(notes=(*plan.notes, *notes)), num_members)
+    set_compile_cache(config.arch.compile_cache)
+    memory = device_memory or memory_estimate.available_memory(mesh)
+    recorded, taught = read_recorded(config, env, memory), load_teacher(config, env)
+    lone_shards, left_out = num_members == 1 and plan.num_shards == mesh.size, list[str]()
+    networks, sizes = _build_networks(config, env, left_out), (plan.num_updates, plan.rows_per_shard, plan.num_shards)
+    spec = make_spec(config, env, networks, *sizes, make_axes(mesh, lone_shards), recorded.data, taught.teacher)
+    parts = SystemParts(config, eval_env, spec)
+    shapes = _shapes(parts, env)
+    check_variables(shapes.agent.shared, config)
+    notes = [*plan.notes, *spread_notes, *notes_on_parts(config, env, networks), *recorded.notes, *taught.notes]
+    space = env.observation_space
+    notes += [*left_out, *memory_estimate.check_estimate(config, plan, mesh, num_members, space, shapes, memory)]
+    # Members are built once they are known to fit into memory.
+    population = make_population(config)
+    _check_members(config, population, plan)
+    notes += _notes_on_members(config, population, parts, env)
+    setup = RunSetup(
+        config=config,
+        population=population,
+        mesh=mesh,
+        plan=plan._replace(notes=tuple(notes)),
+        env=env,
+        eval_env=eval_env,
+        spec=spec,
+        lone_shards=lone_shards,
+        drawn_env=drawn_env,
+        actor_devices=devices.actors,
+        started=started,
+        device_memory=memory,
+        processes=devices.processes,
+        callbacks=make_callbacks(config),
+        loggers=make_custom_loggers(config),
+        contents={key: one.content for key, one in ((KEY, recorded), (TEACHER, taught)) if one.content},
+        description=factory.describe_episodes(config.env, eval_env, shapes.episode.timestep.observation),
+    )
+    return _check_averages(setup)
 
 
-def _make_environments(config: RunConfig) -> _Environments:
+def _make_environments(config: RunConfig) -> tuple[VectorEnvironment, VectorEnvironment]:
+    """Build the environments to train and to evaluate in, and refuse those that the system does not fit."""
     made_of = (config.env, config.custom_env, config.matmul_precision)
     env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
     if env.on_host:
@@ -209,57 +176,18 @@ def _make_environments(config: RunConfig) -> _Environments:
             f"env.kwargs.opponent=self: system={config.system_name} learns from one seat of {config.environment_name}:"
             " use system=search/ff_az, or an opponent, env.kwargs.opponent=random"
         )
-    return _Environments(env, eval_env, _make_drawn(config))
+    return env, eval_env
 
 
-def _find_inputs(config: RunConfig, place: _Place, env: VectorEnvironment, device_memory: int | None) -> _LearnedFrom:
-    recorded = read_recorded(config, env, device_memory or memory_estimate.available_memory(place.mesh))
-    teacher, content, notes = load_teacher(config, env)
-    contents = {} if recorded is None else {KEY: recorded.content}
-    contents |= {} if teacher is None else {TEACHER: content}
-    data = None if recorded is None else recorded.data
-    return _LearnedFrom(data, teacher, contents, (() if recorded is None else recorded.notes) + notes)
-
-
-def _assemble(
-    config: RunConfig, place: _Place, envs: _Environments, learned_from: _LearnedFrom, device_memory: int | None
-) -> tuple[SystemParts, Mapping[str, Any] | None, tuple[str, ...]]:
-    """Build and describe what the system is built from; return it with notes, once it is known to fit into memory."""
-    env, plan, left_out = envs.train, place.plan, list[str]()
-    networks, axes = _build_networks(config, env, left_out), make_axes(place.mesh, place.lone_shards)
-    sizes = plan.num_updates, plan.rows_per_shard, plan.num_shards
-    spec = make_spec(config, env, networks, *sizes, axes, learned_from.data, learned_from.teacher)
-    parts = SystemParts(config, envs.evaluation, spec)
-    shapes, space = _shapes(parts, env), env.observation_space
-    check_variables(shapes.agent.shared, config)
-    description = factory.describe_episodes(config.env, envs.evaluation, shapes.episode.timestep.observation)
-    return (
-        parts,
-        description,
-        (
-            *notes_on_parts(config, env, spec.networks),
-            *learned_from.notes,
-            *left_out,
-            *memory_estimate.check_estimate(config, plan, place.mesh, place.num_members, space, shapes, device_memory),
-        ),
-    )
-
-
-def _steps_on_host(config: RunConfig, env: VectorEnvironment) -> bool:
-    return env.on_host and not isinstance(config.arch, OfflineConfig)
-
-
-def _make_members(config: RunConfig, place: _Place, parts: SystemParts, env: VectorEnvironment) -> _Members:
-    population = make_population(config)
-    _check_members(config, population, place.plan)
-    varied, notes = population.hyperparams, tuple[str, ...]()
-    if varied and place.num_members > 1:
-        notes = tuple(influence.notes(influence.effective(parts, env, varied), varied))
+def _notes_on_members(
+    config: RunConfig, population: Population, parts: SystemParts, env: VectorEnvironment
+) -> Iterator[str]:
+    varied = population.hyperparams
+    if varied and population.num_members > 1:
+        yield from influence.notes(influence.effective(parts, env, varied), varied)
     elif config.arch.population.evolves:
-        notes = ("arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty",)
-    notes += tuple(notes_on_population(config.arch.population))
-    callbacks = make_callbacks(config)
-    return _Members(population, callbacks, notes)
+        yield "arch.population.pbt copies members and explores nothing: arch.population.hyperparams is empty"
+    yield from notes_on_population(config.arch.population)
 
 
 def _shared_by_processes(config: RunConfig) -> dict[str, str]:

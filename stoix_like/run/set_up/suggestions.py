@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -23,13 +24,10 @@ from stoix_like.networks.requirements import check_networks
 def suggest_systems(system_name: str, action_space: Space) -> str:
     """Name the systems of the same family that support an action space, or else of the default family."""
     families = (name.partition("/")[0] for name in (system_name, _chosen(_load(".", PRIMARY), "system")))
-    fitting = (_fitting(family, action_space) for family in families)
+    fitting = (
+        [name for name, schema in schemas(f"{family}/").items() if fits(schema, action_space)] for family in families
+    )
     return f"choose system={listed(next(filter(None, fitting)), 'or')}"
-
-
-def _fitting(family: str, action_space: Space) -> list[str]:
-    """List the systems of a family of this package that support an action space."""
-    return [name for name, schema in schemas(f"{family}/").items() if fits(schema, action_space)]
 
 
 def schemas(prefix: str = "") -> dict[str, type[SystemConfig]]:
@@ -45,7 +43,9 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
     names = [name for name in group_choices("network") if name.partition("_")[2] == end]
     torsos = _torsos(config.network)
     for name in sorted(names, key=lambda name: (len(_torsos(_load_network(name)) ^ torsos), name != default)):
-        if _network_fits(_load_network(name), config.system, config.system_name, action_space, observation_space):
+        with contextlib.suppress(ConfigError):  # of a network that does not fit
+            networks = build_networks(_load_network(name), action_space, observation_space)
+            check_networks(networks, config.system, config.system_name)
             return f"choose network={name}"
     return "see stoix-like list networks"
 
@@ -53,17 +53,6 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
 @functools.cache
 def _load_network(name: str) -> Any:
     return OmegaConf.to_container(OmegaConf.create(_read("network", name)), resolve=True)
-
-
-def _network_fits(
-    network: Any, config: Any, system_name: str, action_space: Space, observation_space: ObservationSpace
-) -> bool:
-    """Return whether a network can be built for an environment and has what a system needs."""
-    try:
-        check_networks(build_networks(network, action_space, observation_space), config, system_name)
-    except ConfigError:
-        return False
-    return True
 
 
 def _torsos(network: Any) -> set[str]:
@@ -100,7 +89,12 @@ class Experiment(NamedTuple):
 
 def experiments() -> Iterator[Experiment]:
     """Read the experiments of this package."""
-    return map(_read_experiment, group_choices("experiment"))
+    for name in group_choices("experiment"):
+        said = about("experiment", name).replace(f": +experiment={name}", ":").rstrip(":")
+        loaded = _with_bases(name)
+        system, env = (next(filter(None, (_chosen(part, group) for part in loaded))) for group in ("system", "env"))
+        keys = frozenset(path[1:] for part in loaded for path, _ in _leaves({**part, "defaults": {}}))
+        yield Experiment(name, said, system, env, keys)
 
 
 def tuned_experiment(system: str, suite: str, task: str) -> str | None:
@@ -126,14 +120,6 @@ def _task(env: str) -> str:
     row = rows(config_dir() / "env").get(env)
     scenario = (row or _load("env", env))["scenario"]
     return str(scenario.get("task_name", scenario["name"]))
-
-
-def _read_experiment(name: str) -> Experiment:
-    said = about("experiment", name).replace(f": +experiment={name}", ":").rstrip(":")
-    loaded = _with_bases(name)
-    system, env = (next(filter(None, (_chosen(part, group) for part in loaded))) for group in ("system", "env"))
-    keys = frozenset(path[1:] for part in loaded for path, _ in _leaves({**part, "defaults": {}}))
-    return Experiment(name, said, system, env, keys)
 
 
 def _with_bases(name: str) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ KEY = "system.teacher"
 class Taught(NamedTuple):
     """The teacher of a run."""
 
-    teacher: Teacher | None  # the teacher; None without one
+    teacher: Teacher | None = None  # the teacher; None without one
     content: str = ""  # the hash of what it acts with
     notes: tuple[str, ...] = ()  # where its environment is not the run's, for the user
 
@@ -36,7 +36,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
     """Load the policy that teaches a run. Returns the teacher, None without `system.teacher`."""
     part = config.system.find_part(TeacherConfig)
     if part is None or part.teacher is None:
-        return Taught(None)
+        return Taught()
     if isinstance(config.arch, OfflineConfig):
         raise ConfigError(f"{KEY}={part.teacher} has no effect with arch=offline, which never acts: use arch=anakin")
     with naming(KEY):

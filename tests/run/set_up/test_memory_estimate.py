@@ -41,9 +41,8 @@ def test_rollouts_that_wait_for_the_learner_are_counted(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
+def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce():
     # More than the arrays of the estimate, less than the program.
-    setup = setup_of(*SMALL)
-    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 3_000)
+    setup = setup_of(*SMALL)._replace(device_memory=3_000)
     with pytest.raises(ConfigError, match="the run needs .* MiB per device, .*: use a smaller arch.total_num_envs"):
         TrainingLoop(setup, MultiLogger([]))
