@@ -56,7 +56,7 @@ def live(directory, sampler, trials, parallel=6, **settings):
     )
     parameters = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
     shapes = list_shapes(parameters, sampler, config.shapes, config.seed)
-    return Sweep(config, [], parameters, shapes, 0, FakeRunner(directory, [])).run()
+    return Sweep(config, parameters, shapes, 0, FakeRunner(directory, [])).run()
 
 
 def table(directory):

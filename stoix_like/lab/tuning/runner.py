@@ -108,9 +108,13 @@ class Runner(NamedTuple):
         tried = {job.run for job in jobs if read_failure(self.directory / job.run)}
 
         def end(job: Job) -> None:
-            is_lost = self._is_lost(job)
-            if is_lost:
-                self._record_loss(job)
+            path = self.directory / job.run / FAILURE
+            # A run that ended, without results, by what may not happen again.
+            is_lost = DIVERGED not in read_failure(path.parent) and not self.has_results(job.run)
+            if is_lost and not path.exists():  # it was tried, and did not record that itself
+                with contextlib.suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(path, f"{_NO_RESULTS}\n")
             if is_lost and job.run not in tried:
                 lost.append(job)
             else:
@@ -144,19 +148,6 @@ class Runner(NamedTuple):
                 summary.get("checkpoint/env_steps") is None or read_run(self.directory / run).status == FINISHED
             )
         return False
-
-    def _is_lost(self, job: Job) -> bool:
-        """Return whether a run ended, without results, by what may not happen again."""
-        failure = read_failure(self.directory / job.run)
-        return DIVERGED not in failure and not self.has_results(job.run)
-
-    def _record_loss(self, job: Job) -> None:
-        """Record that a run was tried, where it did not do so itself."""
-        path = self.directory / job.run / FAILURE
-        if not path.exists():
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, f"{_NO_RESULTS}\n")
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
         """Return the returns that a run has reached."""

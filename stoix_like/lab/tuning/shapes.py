@@ -88,7 +88,7 @@ def population_size(given: int | None, trials: int, parallel: int, num_shapes: i
 
 
 def describe_programs(
-    parameters: Sequence[Parameter], num_shapes: int | None, populations: Sequence[tuple[int, int]], seeds: int
+    parameters: Sequence[Parameter], num_shapes: int | None, populations: Sequence[tuple[str, int]], seeds: int
 ) -> str:
     """Return how many programs a sweep compiles, as one line.
 
@@ -98,9 +98,7 @@ def describe_programs(
     if all(not parameter.traced for parameter in parameters):
         most = min(len(populations), num_shapes or len(populations))
         return f"{of}: every combination of values is a program, at most {most}"
-    programs: Counter[int] = Counter()
-    for _, trials in set(populations):
-        programs[trials * seeds] += 1
+    programs = Counter(trials * seeds for _, trials in set(populations))
     # The hyperparameters of a lone member are constants of its program.
     programs[1] = sum(trials * seeds == 1 for _, trials in populations)
     counts = [

@@ -15,16 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from omegaconf import OmegaConf
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.lab.analysis.selection import FRESH_RUNS
-from stoix_like.lab.tuning.confirm import FRESH, check_seed, train_again
+from stoix_like.lab.tuning.confirm import FRESH, train_again
 from stoix_like.lab.tuning.parameters import KEY, Parameter, as_json, parse_space
-from stoix_like.lab.tuning.populations import Populations
+from stoix_like.lab.tuning.progress import interquartile_means
 from stoix_like.lab.tuning.results import (
     SweepResult,
     check_overrides,
@@ -33,9 +34,22 @@ from stoix_like.lab.tuning.results import (
     plain,
     write_results,
 )
-from stoix_like.lab.tuning.runner import Job, Runner
-from stoix_like.lab.tuning.shapes import Shape, list_shapes, population_size
-from stoix_like.lab.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
+from stoix_like.lab.tuning.runner import Job, Runner, population_overrides
+from stoix_like.lab.tuning.shapes import Shape, describe_programs, list_shapes, population_size, shape_of
+from stoix_like.lab.tuning.study import (
+    FIRST_RUN,
+    RUN,
+    SAMPLERS,
+    STARTUP,
+    Sampling,
+    ask,
+    best_trial,
+    finished,
+    grid_populations,
+    open_study,
+    random_share,
+    unfinished,
+)
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
@@ -44,7 +58,7 @@ from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.schema import between, from_mapping, one_of
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json
-from stoix_like.storage.recorded_runs import flatten
+from stoix_like.storage.recorded_runs import flatten, identity
 from stoix_like.storage.run_files import LOCK, METRICS
 
 STUDY, SETTINGS = "study.db", "sweep.json"
@@ -141,7 +155,6 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str], seconds: float = ma
     """Run a sweep, or what is left of it; after `seconds`, no other batch starts."""
     check_overrides(overrides, "sweep.dir", launches=True)
     runner = Runner(Path(config.dir), overrides, config.launcher)
-    # How a launcher runs them changes no trial.
     overrides = of_trials(overrides)
     base = compose_config(overrides)
     resolved, parsed = typing.cast(dict[str, Any], OmegaConf.to_container(base)), parse_config(base)
@@ -156,7 +169,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str], seconds: float = ma
         _check(overrides, shape, lambda config: make_plan(config, num_devices=1))
     if config.objective == "best" and not parsed.arch.absolute_metric:
         raise ConfigError("sweep.objective=best needs arch.absolute_metric=true: set it, or use sweep.objective=final")
-    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed, runner, seconds).run()
+    return Sweep(config, parameters, shapes, parsed.arch.seed, runner, seconds).run()
 
 
 def _check(
@@ -170,27 +183,60 @@ def _check(
         raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
 
 
+def notes_on_programs(config: SweepConfig, sampling: Sampling, size: int) -> list[str]:
+    """Return how many programs a sweep compiles, and what costs more than it needs to."""
+    name, trials, parallel = sampling.sampler, config.trials, config.parallel
+    populations = _list_populations(sampling, trials, size)
+    num_shapes = None if sampling.shapes is None else len(sampling.shapes)
+    notes = [describe_programs(sampling.parameters, num_shapes, populations, config.seeds)]
+    if config.launcher is not None and any(one.traced for one in sampling.parameters) and size == parallel > 1:
+        notes.append(
+            f"sweep.launcher={config.launcher} has one job at a time, a population of {size} trials: use a smaller"
+            " sweep.population, or a larger sweep.parallel"
+        )
+    if 2 * (drawn := random_share(name, trials, parallel)) > trials:
+        notes.append(
+            f"sweep.parallel={parallel}: {drawn} of {trials} trials are drawn at random, because {name} learns"
+            f" between batches, from {STARTUP[name]} finished trial(s) on: use a smaller sweep.parallel or more"
+            " sweep.trials"
+        )
+    return notes
+
+
+def _list_populations(sampling: Sampling, trials: int, size: int) -> list[tuple[str, int]]:
+    """Return the shape, as text, and the size of each population of a sweep."""
+    if sampling.sampler == "grid":
+        found = grid_populations(sampling, (), trials, size)
+        return [(identity(shape_of(one[0], sampling.parameters)), len(one)) for one in found]
+    if sampling.shapes is None:
+        return [(str(number), 1) for number in range(trials)]
+    starts = enumerate(range(0, trials, size))
+    return [(str(number % len(sampling.shapes)), min(size, trials - start)) for number, start in starts]
+
+
 class Sweep:
     """A sweep in its directory."""
 
     def __init__(
         self,
         config: SweepConfig,
-        overrides: Sequence[str],
         parameters: Sequence[Parameter],
         shapes: Sequence[Shape] | None,
         seed: int,
-        runner: Runner | None = None,
+        runner: Runner,
         seconds: float = math.inf,
     ) -> None:
         self._end = time.perf_counter() + seconds
-        self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
-        self.directory = Path(config.dir)
-        self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
+        self.config, self.parameters, self.seed, self.runner = config, list(parameters), seed, runner
+        # How a launcher runs them changes no trial.
+        self.directory, self.overrides = runner.directory, of_trials(runner.overrides)
         self._check_settings()
         logging.getLogger("optuna").setLevel(logging.WARNING)
         self._check_directory()
-        self.search = self._make_search(shapes)
+        self.traced = [parameter.key for parameter in parameters if parameter.traced]
+        self.sampling = Sampling(self.parameters, shapes, config.sampler, config.seed)
+        self.size = population_size(config.population, config.trials, config.parallel, len(shapes or ()))
+        self.asked: dict[str, list[FrozenTrial]] = {}
 
     def _check_settings(self) -> None:
         config = self.config
@@ -205,22 +251,7 @@ class Sweep:
             )
         if config.shapes is not None and config.sampler == "grid":
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
-        check_seed(self.seed)
         self.runner.check()
-
-    def _make_search(self, shapes: Sequence[Shape] | None) -> Populations:
-        config = self.config
-        return Populations(
-            self.study,
-            Sampling(self.parameters, shapes, config.sampler, config.seed),
-            self.runner,
-            config.trials,
-            config.parallel,
-            population_size(config.population, config.trials, config.parallel, len(shapes or ())),
-            config.seeds,
-            self.seed,
-            config.objective,
-        )
 
     def _check_directory(self) -> None:
         """Create the directory, or check that it holds the same sweep."""
@@ -273,23 +304,25 @@ class Sweep:
                 raise
 
     def _run(self) -> SweepResult:
-        jobs, fresh_seeds = self.search.next_jobs(), self.config.fresh_seeds
+        jobs, fresh_seeds = self._next_jobs(), self.config.fresh_seeds
         if jobs:
-            programs, *notes = self.search.notes()
+            programs, *notes = notes_on_programs(self.config, self.sampling, self.size)
             after = f"; at the end, 1 program for {fresh_seeds} fresh seed(s)" if fresh_seeds else ""
             print("\n".join([programs + after, *notes]), file=sys.stderr)
-            self._check_fresh()
+            if fresh_seeds:  # What cannot train as one population is refused before the search has been paid for.
+                setting = self.study.get_trials(deepcopy=False)[0].params
+                self.runner.check_population(setting, self.traced, fresh_seeds, "sweep.fresh_seeds")
         drawing = trained = 0.0
         while jobs:
             started = time.perf_counter()
-            self.runner.train(jobs, self.search.tell, self._note_inert)
+            self.runner.train(jobs, self._tell, self._note_inert)
             now = time.perf_counter()
             trained += now - started
             is_due = drawing <= _DRAWING * trained
             write_results(self.directory, self.study, self.parameters, self.overrides, draws=is_due)
             if is_due:
                 drawing, trained = time.perf_counter() - now, 0.0
-            jobs = self.search.next_jobs() if time.perf_counter() < self._end else []
+            jobs = self._next_jobs() if time.perf_counter() < self._end else []
         if (best := best_trial(self.study)) is None:
             write_results(self.directory, self.study, self.parameters, self.overrides)
             raise TrainingError(
@@ -300,6 +333,29 @@ class Sweep:
         fresh = self._confirm(best) if fresh_seeds else []
         write_results(self.directory, self.study, self.parameters, self.overrides, fresh)
         return SweepResult(self.directory, self.study, dict(best.params), best.value, fresh)
+
+    def _next_jobs(self) -> list[Job]:
+        ask(self.study, self.sampling, self.config.trials, self.config.parallel, self.size)
+        self.asked = {trials[0].user_attrs[RUN]: trials for trials in unfinished(self.study)}
+        return [self._job(run, trials) for run, trials in self.asked.items()]
+
+    def _job(self, run: str, trials: Sequence[FrozenTrial]) -> Job:
+        seeds = self.config.seeds
+        # The hyperparameters of a lone member are constants of its program.
+        alone = len(trials) == 1 and seeds == 1
+        overrides = population_overrides([trial.params for trial in trials], () if alone else self.traced, seeds)
+        # A setting that is drawn again has other seeds.
+        first = self.seed + min(trial.number for trial in trials) * seeds
+        return Job(run, [*overrides, f"arch.seed={first}"])
+
+    def _tell(self, job: Job) -> None:
+        trials, seeds = self.asked[job.run], self.config.seeds
+        returns = self.runner.returns(job, len(trials), seeds, self.config.objective)
+        values = interquartile_means(np.ravel(returns), seeds).tolist()
+        for trial, value in zip(trials, values, strict=True):
+            told = {"values": value} if math.isfinite(value) else {"state": TrialState.FAIL}
+            # A process may have been killed after it told the first ones.
+            self.study.tell(trial.number, **told, skip_if_finished=True)
 
     def _confirm(self, best: FrozenTrial) -> list[float]:
         """Return the returns of the best setting on fresh seeds: those that are trained, and what is missing."""
@@ -313,15 +369,9 @@ class Sweep:
             wanted = self.config.fresh_seeds
             stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
-            of_runs = self.search.traced, stop - start, first, self.config.objective
+            of_runs = self.traced, stop - start, first, self.config.objective
             found += train_again(self.runner, name, [best.params], *of_runs)[0]
         return found[: self.config.fresh_seeds]
-
-    def _check_fresh(self) -> None:
-        """Refuse fresh seeds that cannot train as one population, before the search has been paid for."""
-        if seeds := self.config.fresh_seeds:
-            setting = self.study.get_trials(deepcopy=False)[0].params
-            self.runner.check_population(setting, self.search.traced, seeds, "sweep.fresh_seeds")
 
     def _note_inert(self, job: Job, setup: RunSetup) -> None:
         """Report what varies without an effect."""

@@ -1,14 +1,11 @@
-"""The search by Optuna."""
-
-from pathlib import Path
+"""Notes on the programs of a sweep."""
 
 import pytest
 
 from stoix_like.lab.tuning.parameters import parse_space
-from stoix_like.lab.tuning.populations import Populations
-from stoix_like.lab.tuning.runner import Runner
 from stoix_like.lab.tuning.shapes import list_shapes
 from stoix_like.lab.tuning.study import Sampling
+from stoix_like.lab.tuning.sweep import SweepConfig, notes_on_programs
 from support.killed_sweeps import KEYS, SPACE
 
 LR = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
@@ -36,8 +33,8 @@ def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line)
     trials, size, seeds = sizes
     shapes = list_shapes(parameters(space), sampler, None, 0)
     sampling = Sampling(parameters(space), shapes, sampler, 0)
-    own = {"trials": trials, "parallel": size, "size": size, "seeds": seeds, "seed": 0, "objective": "final"}
-    assert line in Populations(None, sampling, Runner(Path(), []), **own).notes()[0]
+    config = SweepConfig(space=space, trials=trials, parallel=size, seeds=seeds)
+    assert line in notes_on_programs(config, sampling, size)[0]
 
 
 @pytest.mark.parametrize(
@@ -45,13 +42,13 @@ def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line)
 )
 def test_a_sweep_says_what_costs_more_than_it_needs_to(size, launcher, note):
     sampling = Sampling(parameters(LR), [{}], "random", 0)
-    own = {"trials": 40, "parallel": 16, "size": size, "seeds": 1, "seed": 0, "objective": "final"}
-    notes = Populations(None, sampling, Runner(Path(), [], launcher), **own).notes()[1:]
+    config = SweepConfig(space=LR, trials=40, parallel=16, launcher=launcher)
+    notes = notes_on_programs(config, sampling, size)[1:]
     assert any(note in line for line in notes) if note else notes == []
 
 
 def test_a_sweep_that_learns_from_nothing_says_so():
     sampling = Sampling(parameters(LR), [{}], "tpe", 0)
-    own = {"trials": 2, "parallel": 2, "size": 2, "seeds": 1, "seed": 0, "objective": "final"}
+    config = SweepConfig(space=LR, trials=2, parallel=2)
     note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
-    assert note in Populations(None, sampling, Runner(Path(), []), **own).notes()[-1]
+    assert note in notes_on_programs(config, sampling, 2)[-1]
