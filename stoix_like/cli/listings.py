@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stoix_like.composition import group_choices
-from stoix_like.loggers.formats import columns, format_seconds
+from stoix_like.loggers.formats import columns, format_seconds, short_path
 
 if TYPE_CHECKING:
     from stoix_like.storage.recorded_runs import Run
@@ -65,13 +65,16 @@ def _network_names() -> list[str]:
 
 def _parts(kind: str) -> list[str]:
     from stoix_like.networks.from_config.modules import choices
+    from stoix_like.networks.requirements import STOCHASTIC_POLICY
 
     keys = {"torso": "actor_network.pre_torso._target_", "cell": "actor_network.rnn_layer.cell_type"}
     heads = _head_paths() if kind == "head" else {}
     listed = []
     for name, part in sorted(choices(kind).items()):
         about = (part.__doc__ or "").strip().partition("\n")[0]
-        key = keys.get(kind) or heads.get(_outputs(part))
+        # Functions build the policy head of an action space.
+        outputs = getattr(part, "outputs", "") if isinstance(part, type) else STOCHASTIC_POLICY
+        key = keys.get(kind) or heads.get(outputs)
         listed += [f"network.{key}={name}", f"  {about}"] if key else []
     return listed
 
@@ -87,13 +90,6 @@ def _head_paths() -> dict[str, str]:
     # Where several networks take such heads, the last of these.
     paths = ("q_network.critic_head", "critic_network.critic_head", "actor_network.action_head")
     return {outputs: f"{path}._target_" for path in paths for taker, outputs in taken if taker == path}
-
-
-def _outputs(head: Any) -> Any:
-    """Return what a head computes; functions build the policy head of an action space."""
-    from stoix_like.networks.requirements import STOCHASTIC_POLICY
-
-    return getattr(head, "outputs", None) if isinstance(head, type) else STOCHASTIC_POLICY
 
 
 def _experiments() -> list[str]:
@@ -132,7 +128,7 @@ def _run_row(run: Run, task: str, settings: str) -> tuple[str, ...]:
         f"{last.get('env_steps', 0):,}",
         f"{budget(run):,}",
         format_seconds(seconds),
-        str(_relative(run.directory)),
+        short_path(run.directory),
         " ".join(filter(None, (settings, varied and f"varied={varied}"))),
     )
 
@@ -158,9 +154,3 @@ def _seeds(seeds: Sequence[int]) -> str:
     distinct = sorted(set(seeds))
     shared = f" × {len(seeds) // len(distinct)}" if len(distinct) < len(seeds) else ""
     return (f"{distinct[0]}–{distinct[-1]}" if len(distinct) > 1 else str(distinct[0])) + shared
-
-
-def _relative(directory: Path) -> Path:
-    """Return a path below the working directory relative to it."""
-    here = Path.cwd().resolve()
-    return directory.relative_to(here) if directory.is_relative_to(here) else directory

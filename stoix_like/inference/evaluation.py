@@ -60,17 +60,6 @@ class EvaluatedMembers(NamedTuple):
     selected: tuple[str, ...]  # `[M]` how the parameters of each member were selected
     diverged: tuple[int, ...] = ()  # members with parameters from before they diverged
 
-    def state_of(self, index: int) -> Any:
-        """Return the state of one member."""
-        return take_member(self.shared, index) if len(self.members) > 1 else self.shared
-
-
-class Animation(NamedTuple):
-    """An animation to render: path of the file, and environments that can be drawn."""
-
-    path: Path
-    env: VectorEnvironment
-
 
 def evaluate(
     run_dir: str | Path,
@@ -121,9 +110,17 @@ def evaluate(
         MissingExtraError: `render` is an mp4 file and ffmpeg is not installed.
         HostEnvironmentError: an environment on the host failed.
     """
-    _check(episodes, seed)
+    if not 1 <= episodes <= MAX_EPISODES:
+        raise ConfigError(f"episodes={episodes} must be an integer from 1 to {MAX_EPISODES:,}")
+    check_seed(seed)
     run = open_run(run_dir, trust, env)
-    run = run if opponent is None else _with_opponent(run, opponent)
+    if opponent is not None:
+        if run.setup.spec.num_players == 1:
+            raise ConfigError(
+                f"opponent={name_of(opponent)} has no effect on {run.setup.config.environment_name}: it is for games in"
+                " which the system plays both seats, env.kwargs.opponent=self"
+            )
+        run = _with_env(run, eval_opponent=opponent)
     run = run if randomize is None else _with_env(run, randomize_evaluation=randomize)
     run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
     members = count_members(run.setup.config) if member == "all" else 1
@@ -132,7 +129,7 @@ def evaluate(
             f"member=all: episodes={episodes} of each of {members:,} members are too many: use at most"
             f" {MAX_EPISODES // members} episodes, or one member"
         )
-    animation = None if render is None else _make_animation(run, Path(render))
+    drawn = None if render is None else _make_drawn(run, Path(render))
     trained = _load(run, which, member)
     if policy is not None and len(trained.members) > 1:
         raise ConfigError(f"policy={name_of(policy)}: compare one member with it, not member=all")
@@ -148,11 +145,15 @@ def evaluate(
         if simulations is not None:
             record["simulations"] = simulations
         searched = "" if simulations is None else f"-{simulations}simulations"
-        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}"
+        members_played = "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
+        whose = members_played if population.num_members > 1 else ""
+        stem = f"{which}{whose}-seed{seed}-{episodes}episodes{searched}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
-        if animation is not None:
+        if drawn is not None:
+            scores = _scores(trained, played)
+            best = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
             with _reported("render an episode", ConfigError, TrainingError, OSError):
-                record["render"] = _render(run.setup, trained, _best(trained, played), render_key, animation)
+                record["render"] = _render(run.setup, trained, best, render_key, Path(str(render)), drawn)
         if "render" in record and path is not None:
             with _reported(_WRITE, OSError):
                 write_json(path, record)
@@ -162,9 +163,9 @@ def evaluate(
 def render(run_dir: str | Path, path: str | Path, *, which: str | int = "best", member: int | str = "best") -> None:
     """Render an episode of a trained run, and write nothing else."""
     run = open_run(run_dir)
-    animation = _make_animation(run, Path(path))
+    env = _make_drawn(run, Path(path))
     set_compile_cache(run.setup.config.arch.compile_cache)
-    _render(run.setup, _load(run, which, member), 0, _keys(0)[1], animation)
+    _render(run.setup, _load(run, which, member), 0, _keys(0)[1], Path(path), env)
 
 
 def describe(record: Mapping[str, Any]) -> str:
@@ -215,26 +216,9 @@ def _line(record: Mapping[str, Any], unit: str) -> str:
     )
 
 
-def _check(episodes: int, seed: int) -> None:
-    if not 1 <= episodes <= MAX_EPISODES:
-        raise ConfigError(f"episodes={episodes} must be an integer from 1 to {MAX_EPISODES:,}")
-    check_seed(seed)
-
-
 def _keys(seed: int) -> jax.Array:
     """Return the key of the episodes and the key of the rendered one."""
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM))
-
-
-def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:
-    """Replace the opponent of a run of self-play."""
-    setup = run.setup
-    if setup.spec.num_players == 1:
-        raise ConfigError(
-            f"opponent={name_of(opponent)} has no effect on {setup.config.environment_name}: it is for games in which"
-            " the system plays both seats, env.kwargs.opponent=self"
-        )
-    return _with_env(run, eval_opponent=opponent)
 
 
 def _with_env(run: TrainedRun, **changes: Any) -> TrainedRun:
@@ -244,11 +228,11 @@ def _with_env(run: TrainedRun, **changes: Any) -> TrainedRun:
     return run._replace(setup=setup._replace(config=config, env=env))
 
 
-def _make_animation(run: TrainedRun, path: Path) -> Animation:
+def _make_drawn(run: TrainedRun, path: Path) -> VectorEnvironment:
     """Check the path, and build the environment to draw."""
     check_path(path)
     config = run.setup.config
-    return Animation(path, factory.make_drawn(config.env, config.custom_env, config.matmul_precision))
+    return factory.make_drawn(config.env, config.custom_env, config.matmul_precision)
 
 
 def _load(run: TrainedRun, which: str | int, member: int | str | None) -> EvaluatedMembers:
@@ -370,15 +354,15 @@ def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
 
 
 def _render(
-    setup: SystemParts, trained: EvaluatedMembers, index: int, key: jax.Array, animation: Animation
+    setup: SystemParts, trained: EvaluatedMembers, index: int, key: jax.Array, path: Path, env: VectorEnvironment
 ) -> dict[str, Any]:
     """Render an episode of one of the members."""
-    path, env = animation
     scene = env.scene()
     assert scene is not None
     recorder = Recorder(setup.build_system, env, setup.config.arch.max_eval_steps)
     try:
-        recording = recorder.record(trained.state_of(index), trained.hyperparams[index], key)
+        shared = take_member(trained.shared, index) if len(trained.members) > 1 else trained.shared
+        recording = recorder.record(shared, trained.hyperparams[index], key)
         env.check()
         with refusing(f"render={path} cannot be written", "correct scene() of the environment, or use another path"):
             frames = write_animation(path, scene, recording)
@@ -396,18 +380,6 @@ def _render(
 def _scores(trained: EvaluatedMembers, played: Episodes) -> np.ndarray:
     """Return the mean return of each member."""
     return records.without_frozen(np.asarray(played.returns).mean(-1), trained.diverged)
-
-
-def _best(trained: EvaluatedMembers, played: Episodes) -> int:
-    """Return the index of the member with the highest mean return."""
-    scores = _scores(trained, played)
-    return int(np.where(np.isnan(scores), -np.inf, scores).argmax())
-
-
-def _member_suffix(population: Population, trained: EvaluatedMembers) -> str:
-    if population.num_members == 1:
-        return ""
-    return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
 
 
 @contextlib.contextmanager
@@ -438,13 +410,11 @@ def _new_file(directory: Path, stem: str) -> Path:
     """Create an empty file with a name that no other evaluation uses."""
     number, path = 1, directory / f"{stem}.json"
     while True:
-        try:
+        with contextlib.suppress(FileExistsError):
             path.open("xb").close()
-        except FileExistsError:
-            number += 1
-            path = directory / f"{stem}-{number}.json"
-        else:
             return path
+        number += 1
+        path = directory / f"{stem}-{number}.json"
 
 
 def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:

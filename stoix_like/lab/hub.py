@@ -14,12 +14,11 @@ from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.policies.hub import FILES, ITEMS, NAME, SCHEME
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config
-from stoix_like.storage.contents import read_json, reading
-from stoix_like.storage.run_files import SUMMARY, check_is_run
+from stoix_like.storage.contents import reading
+from stoix_like.storage.run_files import SUMMARY, check_is_run, read_summary
 from stoix_like.storage.store import reason
 
 CARD = "README.md"
-_MAX_SUMMARY_BYTES = 2**28
 
 
 def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
@@ -32,7 +31,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     check_is_run(directory)
     if not NAME.fullmatch(repo):
         raise ConfigError(f"repo={repo} is not the name of a repository: use owner/name")
-    summary, steps = _summary(directory), checkpoint.steps(directory)
+    summary, steps = read_summary(directory), checkpoint.steps(directory)
     if not steps:
         raise ConfigError(f"run_dir={directory} holds no checkpoint: push a run that saved one")
     text, message = _written_of(summary, repo, directory)
@@ -129,11 +128,3 @@ def _return(summary: Mapping[str, Any], kept: str) -> tuple[str, str]:
         center = center_name(summary.get("population/size", MIN_IQM))
         return interval, f"{center} over a population, with its 95 % interval, {which}"
     return f"{value('mean')} +/- {value('std')}", f"mean and standard deviation over episodes, {which}"
-
-
-def _summary(directory: Path) -> dict[str, Any]:
-    try:
-        summary: dict[str, Any] = read_json(directory / SUMMARY, _MAX_SUMMARY_BYTES, {})
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"run_dir={directory}: {SUMMARY} cannot be read: push a run that is complete") from error
-    return summary

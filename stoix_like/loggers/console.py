@@ -19,7 +19,15 @@ from rich.text import Text
 
 from stoix_like.loggers import points
 from stoix_like.loggers.base import Logger, LoggerSettings, RunInfo
-from stoix_like.loggers.formats import MIN_IQM, center_name, format_number, format_rate, format_seconds, format_timing
+from stoix_like.loggers.formats import (
+    MIN_IQM,
+    center_name,
+    format_number,
+    format_rate,
+    format_seconds,
+    format_timing,
+    short_path,
+)
 
 # Columns of the label of a field, and of the bar with its percentage, its time left and spaces.
 _LABEL_WIDTH = 18
@@ -80,7 +88,7 @@ class ConsoleLogger:
         self._print_field("budget", f"{info.total_timesteps:,} {self._unit}, {counts}")
         if info.devices:
             self._print_field("devices", info.devices)
-        self._print_field("run directory", _short_path(info.run_dir))
+        self._print_field("run directory", short_path(info.run_dir))
         for note in info.notes:
             self._print_field("note", note, "yellow")
         name = center_name(info.num_members)
@@ -195,9 +203,10 @@ class ConsoleLogger:
         fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", _ABSOLUTE_METRIC.format(self._kept)))
         for label, prefix, meaning in fields:
             iqm = summary.get(f"{prefix}/episode_return_iqm")
-            if iqm is None:
-                self._print_return(label, summary.get(f"{prefix}/episode_return_mean"), meaning)
-            else:
+            mean = summary.get(f"{prefix}/episode_return_mean")
+            if iqm is None and mean is not None:
+                self._print_field(label, f"{format_number(mean)} mean episode return{meaning}", "bold green")
+            elif iqm is not None:
                 ends = (format_number(summary.get(f"{prefix}/episode_return_{end}")) for end in ("ci_low", "ci_high"))
                 name = center_name(summary.get("population/size", MIN_IQM))
                 value = f"{format_number(iqm)} [{', '.join(ends)}] {name} over members"
@@ -208,31 +217,22 @@ class ConsoleLogger:
             described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
             measure = "absolute metric" if "absolute/episode_return_mean" in summary else "last evaluation"
             self._print_field("best member", f"#{best['member']} by the {measure}, seed {best['seed']}{described}")
-        self._print_points(summary)
+        if "population/points" in summary:
+            self._print_field("best point", points.describe(summary["population/best_point"]), "bold green")
+            for line in points.table(summary["population/points"]):
+                self._print(f"{'':{_LABEL_WIDTH}}{line}")
         self._print_field("time", format_timing(summary["timing"]))
         if self._run_dir is not None and "profile" in summary:
-            self._print_field("trace", f"{_short_path(self._run_dir / summary['profile'])}, for ui.perfetto.dev")
+            self._print_field("trace", f"{short_path(self._run_dir / summary['profile'])}, for ui.perfetto.dev")
         self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} {self._unit}/s")
         if self._run_dir is not None:
-            self._print_field("written to", _short_path(self._run_dir))
-
-    def _print_points(self, summary: Mapping[str, Any]) -> None:
-        """Print the hyperparameter settings of a population, the best one first."""
-        if "population/points" not in summary:
-            return
-        self._print_field("best point", points.describe(summary["population/best_point"]), "bold green")
-        for line in points.table(summary["population/points"]):
-            self._print(f"{'':{_LABEL_WIDTH}}{line}")
+            self._print_field("written to", short_path(self._run_dir))
 
     def close(self) -> None:
         """Remove the progress bar and restore the terminal."""
         if self._bar is not None:
             bar, self._bar = self._bar, None
             bar.stop()
-
-    def _print_return(self, label: str, mean: Any, meaning: str) -> None:
-        if mean is not None:
-            self._print_field(label, f"{format_number(mean)} mean episode return{meaning}", "bold green")
 
     def _print_field(self, label: str, value: str, style: str = "") -> None:
         if self._terminal:
@@ -321,9 +321,3 @@ def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int
     speed = record.get("steps_per_second")
     # It counts the steps of all members, and the budget the steps of one.
     return (total - steps) * num_members / speed if steps and speed else None
-
-
-def _short_path(path: pathlib.Path) -> str:
-    """Return the path relative to the working directory if it lies below it."""
-    here = pathlib.Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

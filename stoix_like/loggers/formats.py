@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,12 @@ def format_timing(timing: Mapping[str, float]) -> str:
     words = [f"{name} {value:.1f}" for name, value in ranked if value >= 0.05]
     listed = ", ".join(f"{word} ({inner})" if inner and word.startswith("training ") else word for word in words)
     return f"{timing['total']:.1f} s: {listed}"
+
+
+def short_path(path: pathlib.Path) -> str:
+    """Return a path below the working directory relative to it."""
+    here = pathlib.Path.cwd().resolve()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -42,27 +42,28 @@ class TensorBoardLogger:
         """Open an event file and write the configuration; TensorBoard then discards what follows the checkpoint."""
         # Not `SummaryWriter`: a failed write kills its thread, and later calls then block forever.
         from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.summary import text
 
         check_directory(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(self._directory / "events"))
         last = max(info.env_steps, int(info.history[-1]["env_steps"])) if info.history else -1
-        self._start_session(last + 1)
+        # From this step on; TensorBoard takes no notice of the first start of a run.
+        start = SessionLog(status=SessionLog.START)
+        self._writer.write_event(Event(wall_time=time.time(), step=last + 1, session_log=start))
         listing = json.dumps(plain(info.config), indent=2, default=str)
         # Markdown renders lines indented by four spaces verbatim.
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record at its `env_steps`."""
-        curves = scalars(record)
-        self._write_scalars(curves, step=int(curves.pop("env_steps")))
+        self._write_scalars(scalars(record))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record between evaluations."""
-        curves = scalars(record)
-        del curves["updates"]  # a curve of `log`
-        self._write_scalars(curves, step=int(curves.pop("env_steps")))
+        # The number of updates is a curve of `log`.
+        self._write_scalars(scalars({name: value for name, value in record.items() if name != "updates"}))
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
         """Write a gif as an image, which TensorBoard animates; it shows no other videos."""
@@ -78,9 +79,8 @@ class TensorBoardLogger:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the absolute metric, the only result that no record contains."""
-        results = scalars(summary)
-        absolute = {name: value for name, value in results.items() if name.startswith("absolute/")}
-        self._write_scalars(absolute, step=int(results.get("env_steps", 0)))
+        absolute = {name: value for name, value in scalars(summary).items() if name.startswith("absolute/")}
+        self._write_scalars({"env_steps": summary.get("env_steps", 0), **absolute})
 
     def close(self) -> None:
         """Close the event file."""
@@ -88,17 +88,10 @@ class TensorBoardLogger:
             writer, self._writer = self._writer, None
             writer.close()
 
-    def _start_session(self, step: int) -> None:
-        """Make TensorBoard discard earlier events from this step on; it takes no notice of the first start of a run."""
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-        if self._writer is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=step, session_log=start))
-
-    def _write_scalars(self, curves: Mapping[str, float], step: int) -> None:
+    def _write_scalars(self, curves: dict[str, float]) -> None:
         from tensorboardX.proto.summary_pb2 import Summary
 
+        step = int(curves.pop("env_steps"))
         values = [Summary.Value(tag=name, simple_value=value) for name, value in curves.items()]
         self._write(Summary(value=values), step)
 

@@ -102,23 +102,15 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05
     return interval(wins.mean(), np.concatenate(resampled), level)
 
 
-def _permutation(x: np.ndarray, y: np.ndarray) -> Any:
-    """Test the difference between means by permutation."""
-    return _permute((x, y), _difference, "independent", is_exact(x.shape[-1], y.shape[-1]))
+def _permutation(x: np.ndarray, y: np.ndarray, paired: bool = False) -> Any:
+    """Test the difference between means by permutation; if paired, by random signs of the differences."""
 
+    def difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+        return x.mean(axis) - y.mean(axis)
 
-def _sign_flips(x: np.ndarray, y: np.ndarray) -> Any:
-    """Test the mean of the differences, which have random signs."""
-    return _permute((x - y,), np.mean, "samples", is_exact(x.shape[-1]))
-
-
-def _difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
-    return x.mean(axis) - y.mean(axis)
-
-
-def _permute(samples: tuple[np.ndarray, ...], statistic: Callable[..., Any], kind: str, exact: bool) -> Any:
-    number = MAX_PERMUTATIONS if exact else NUM_RESAMPLES
-    options = {"vectorized": True, "batch": _ROWS, "axis": -1, "rng": np.random.default_rng(0)}
+    samples, statistic, kind = ((x - y,), np.mean, "samples") if paired else ((x, y), difference, "independent")
+    number = MAX_PERMUTATIONS if is_exact(x.shape[-1], None if paired else y.shape[-1]) else NUM_RESAMPLES
+    options: dict[str, Any] = {"vectorized": True, "batch": _ROWS, "axis": -1, "rng": np.random.default_rng(0)}
     return stats.permutation_test(samples, statistic, permutation_type=kind, n_resamples=number, **options)
 
 
@@ -131,7 +123,7 @@ TESTS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
 PAIRED_TESTS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
     "welch": partial(stats.ttest_rel, axis=-1),
     "mann_whitney": partial(stats.wilcoxon, axis=-1),
-    "permutation": _sign_flips,
+    "permutation": partial(_permutation, paired=True),
 }
 """Tests seed by seed, of `[..., S]` against `[..., S]`."""
 TITLES = {"welch": "Welch's t-test", "mann_whitney": "Mann–Whitney U test", "permutation": "permutation test"}

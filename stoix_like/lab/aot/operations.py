@@ -25,13 +25,8 @@ def _of_equation(equation: Any) -> int:
     name, inner = equation.primitive.name, list(jaxprs_in_params(equation.params))
     if inner:
         counts = [count_flops(program) for program in inner]
-        return (
-            max(counts)
-            if name == "cond"
-            else equation.params["length"] * sum(counts)
-            if name == "scan"
-            else sum(counts)
-        )
+        trips = equation.params["length"] if name == "scan" else 1
+        return max(counts) if name == "cond" else trips * sum(counts)
     sizes = [math.prod(out.aval.shape) for out in equation.outvars if _is_float(out.aval)]
     if not sizes or name in _MOVING:
         return 0
