@@ -204,11 +204,8 @@ def _export(args: argparse.Namespace) -> str:
     # What cannot be written is reported before anything is loaded.
     format = choose_format(args.out, args.format)
     check_writable(args.out, "--out")
-    policy = load_policy(args, args.greedy, args.agent)
-    try:
+    with contextlib.closing(load_policy(args, args.greedy, args.agent)) as policy:
         policy.export(args.out, format)
-    finally:
-        policy.close()
     return f"{policy}\nwritten to {args.out} and {args.out}.json"
 
 

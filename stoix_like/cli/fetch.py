@@ -24,7 +24,15 @@ def fetch(out: Path | None = None, url: str = weights.URL) -> str:
     use = "system.weights=null finds it" if out is None else f"use it with system.weights={path}"
     if path.is_file() and _digest(path.read_bytes()) == weights.SHA256:
         return f"{path} is there already: {use}"
-    content = _download(url, weights.MAX_BYTES)
+    try:
+        with urllib.request.urlopen(url, timeout=_SECONDS) as response:
+            content: bytes = response.read(weights.MAX_BYTES + 1)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise ConfigError(
+            f"--url={url} cannot be downloaded ({reason(error)}): check the connection, or give another --url"
+        ) from error
     if (found := _digest(content)) != weights.SHA256:
         raise ConfigError(f"--url={url}: the sha256 of the file is {found}, not {weights.SHA256}: nothing is written")
     try:
@@ -33,19 +41,6 @@ def fetch(out: Path | None = None, url: str = weights.URL) -> str:
     except OSError as error:
         raise ConfigError(f"--out={path} cannot be written ({error.strerror}): choose another file") from error
     return f"wrote {path} ({len(content):,} bytes): {use}"
-
-
-def _download(url: str, limit: int) -> bytes:
-    try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as response:
-            content: bytes = response.read(limit + 1)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        raise ConfigError(
-            f"--url={url} cannot be downloaded ({reason(error)}): check the connection, or give another --url"
-        ) from error
-    return content
 
 
 def _digest(content: bytes) -> str:

@@ -6,6 +6,7 @@ Hydra and jax are imported where they are used: until then a second passes, in w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import threading
 from collections.abc import Sequence
@@ -187,12 +188,8 @@ def _compile(args: argparse.Namespace) -> None:
     from stoix_like.run.set_up.setup import set_up
 
     config = _parsed(args)
-    setup = set_up(config)
-    try:
+    with contextlib.closing(set_up(config)) as setup:
         compiled = programs.compile_run(setup)
-    finally:
-        setup.env.close()
-        setup.eval_env.close()
     cached = "" if config.arch.compile_cache else "; arch.compile_cache=false keeps none of it"
     show("\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"]))
 

@@ -112,7 +112,8 @@ def one_line_errors() -> Iterator[None]:
 
 def _stop_unexpectedly(error: Exception) -> None:
     """End the program if an error that no part of it raises on purpose has a known cause."""
-    if _has_others():
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1:
         traceback.print_exc()
         _leave_others()
     if os.environ.get("HYDRA_FULL_ERROR"):
@@ -120,7 +121,8 @@ def _stop_unexpectedly(error: Exception) -> None:
     if isinstance(error, OSError):
         _discard_output()
         _stop(str(error), FAILED)
-    if _lacks_memory(error):
+    of_device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
+    if of_device and "out of memory" in first_line(error).lower():
         _stop(
             f"{first_line(error)}; end other programs on the device, or make the run smaller: arch.total_num_envs,"
             " arch.population.size, system.total_batch_size, system.total_buffer_size",
@@ -130,19 +132,6 @@ def _stop_unexpectedly(error: Exception) -> None:
     number = received()
     if number is not None:
         _stop("interrupted", 128 + number)
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Return whether a device ran out of memory."""
-    jax = sys.modules.get("jax")
-    of_device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
-    return of_device and "out of memory" in first_line(error).lower()
-
-
-def _has_others() -> bool:
-    """Return whether this process is one of several that train a run."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def _leave_others() -> NoReturn:

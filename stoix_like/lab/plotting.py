@@ -6,6 +6,7 @@ Everything but the parsers is imported when a picture is drawn.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,19 +38,16 @@ def plot(words: Sequence[str]) -> str:
     if known.kind not in KINDS:
         raise ConfigError(f"--kind {known.kind} is unknown: {nearest(known.kind, KINDS)}")
     kind = KINDS[known.kind]
+    kinds = [f"  {name:12}{one.about}{' (default)' * (name == DEFAULT)}" for name, one in KINDS.items()]
     parser = argparse.ArgumentParser(
         f"stoix-like plot --kind {known.kind}",
         description=f"Plot {kind.about}.",
-        epilog="\n".join(["kinds, each with its own options (stoix-like plot --kind KIND --help):", *_list_kinds()]),
+        epilog="\n".join(["kinds, each with its own options (stoix-like plot --kind KIND --help):", *kinds]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     kind.add(parser)
     endings = (".png", ".svg", ".pdf", ".html", *kind.animations)
     parser.add_argument("--out", type=Path, required=True, help=f"the file: {listed(endings, 'or')}")
-    style = parser.add_argument_group("style")
-    style.add_argument("--title", default="", help="title above the picture")
-    style.add_argument("--width", type=float, help="width in inches (default: 7 for each panel)")
-    style.add_argument("--dpi", type=int, default=150, help="dots per inch of a .png (default: 150)")
     args = parser.parse_args(rest, known)
     if getattr(args, "trust", False):
         make_importable()
@@ -57,12 +55,8 @@ def plot(words: Sequence[str]) -> str:
 
     figures.check_output(args.out, endings)
     if (figure := kind.draw(args)) is not None:
-        figures.save(figure, args.out, args.title, args.width, args.dpi)
+        figures.save(figure, args.out)
     return f"drawn to {args.out}"
-
-
-def _list_kinds() -> list[str]:
-    return [f"  {name:12}{kind.about}{' (default)' * (name == DEFAULT)}" for name, kind in KINDS.items()]
 
 
 def _add_curves(parser: argparse.ArgumentParser) -> None:
@@ -75,26 +69,19 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_labelled(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser)
-    parser.add_argument(
-        "--label", action="append", metavar="NAME", help="name of an algorithm; once for each, in their order"
-    )
-
-
 def _add_efficiency(parser: argparse.ArgumentParser) -> None:
-    _add_labelled(parser)
+    add_selection(parser)
     parser.add_argument("--metric", help="the metric (default: eval/episode_return_mean)")
 
 
 def _add_population(parser: argparse.ArgumentParser) -> None:
-    _add_labelled(parser)
-    parser.add_argument("--hyperparam", action="append", default=[], help="may be repeated (default: all that vary)")
-
-
-def _add_heatmap(parser: argparse.ArgumentParser) -> None:
-    _add_labelled(parser)
-    parser.add_argument("--hyperparam", action="append", default=[], help="give two (default: the first two that vary)")
+    add_selection(parser)
+    parser.add_argument(
+        "--hyperparam",
+        action="append",
+        default=[],
+        help="may be repeated; of a heat map, give two (default: all that vary)",
+    )
 
 
 def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four", default: str = "four") -> None:
@@ -159,12 +146,7 @@ def _draw_runs(args: argparse.Namespace) -> Figure:
     from stoix_like.lab.analysis import figures
 
     algorithms = analysis.read(args.runs, args.by)
-    if args.label and len(args.label) != len(algorithms):
-        shown = ", ".join(algorithm.label for algorithm in algorithms)
-        raise ConfigError(f"--label is given {len(args.label)} times: name each of {shown}, in this order")
-    if args.label:
-        algorithms = [one._replace(label=label) for one, label in zip(algorithms, args.label, strict=True)]
-    own = ("runs", "by", "label", "out", "title", "width", "dpi", "hyperparam")
+    own = ("runs", "by", "out", "hyperparam")
     given = {name: value for name, value in vars(args).items() if name not in own and value is not None}
     return figures.draw(algorithms, hyperparams=getattr(args, "hyperparam", ()), **given)
 
@@ -174,11 +156,8 @@ def _draw_policy(args: argparse.Namespace) -> Figure:
 
     sliced = {"fixed": _numbers(args.fixed), "others": args.others} if hasattr(args, "fixed") else {}
     draw: Callable[..., Any] = getattr(analysis, f"draw_{args.kind}")
-    policy = load_policy(args)
-    try:
+    with contextlib.closing(load_policy(args)) as policy:
         figure: Figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
-    finally:
-        policy.close()
     return figure
 
 
@@ -230,10 +209,10 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
 
 KINDS = {
     "curves": PlotKind("learning curves by environment", _add_curves, _draw_runs),
-    "profiles": PlotKind("the share of runs above each return", _add_labelled, _draw_runs),
+    "profiles": PlotKind("the share of runs above each return", add_selection, _draw_runs),
     "efficiency": PlotKind("the return over seeds and environments against steps", _add_efficiency, _draw_runs),
     "slices": PlotKind("the return of a population over each hyperparameter", _add_population, _draw_runs),
-    "heatmap": PlotKind("the return of a population over two hyperparameters", _add_heatmap, _draw_runs),
+    "heatmap": PlotKind("the return of a population over two hyperparameters", _add_population, _draw_runs),
     "lineage": PlotKind("the hyperparameters of a population over time", _add_population, _draw_runs),
     "policy": PlotKind("a policy over features of the observation", _add_slice, _draw_policy),
     "critic": PlotKind("a critic over features of the observation", _add_slice, _draw_policy),

@@ -38,8 +38,9 @@ class LoggerConfig:
 
 def check_available(config: LoggerConfig) -> None:
     """Check that the packages of the enabled loggers are installed, without importing them, and what else they need."""
-    _check_installed(config)
-    for settings in _enabled(config).values():
+    for name, settings in _enabled(config).items():
+        if settings.package is not None and not _installed(settings.package):
+            raise MissingExtraError(f"logger.{name}", settings.package, "loggers")
         settings.check()
 
 
@@ -59,16 +60,9 @@ def sending_loggers(values: Mapping[str, Any]) -> list[str]:
 
 def make_logger(config: LoggerConfig, run_dir: pathlib.Path, own: Sequence[Logger] = ()) -> MultiLogger:
     """Build the loggers of a run; they open and write nothing before `start`."""
-    _check_installed(config)
-    loggers: list[Logger] = [JsonlLogger(run_dir / "metrics.jsonl")]
+    enabled = [settings.make(run_dir) for settings in _enabled(config).values()]
     # The user's own come before the console, so that they print above the progress bar.
-    return MultiLogger([*loggers, *own, *(settings.make(run_dir) for settings in _enabled(config).values())])
-
-
-def _check_installed(config: LoggerConfig) -> None:
-    for name, settings in _enabled(config).items():
-        if settings.package is not None and not _installed(settings.package):
-            raise MissingExtraError(f"logger.{name}", settings.package, "loggers")
+    return MultiLogger([JsonlLogger(run_dir / "metrics.jsonl"), *own, *enabled])
 
 
 def _enabled(config: LoggerConfig) -> dict[str, LoggerSettings]:

@@ -208,7 +208,9 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
         algorithms = sorted(algorithms, key=lambda algorithm: found[algorithm.label]["iqm"].estimate, reverse=True)
         corrected = "" if settings.correction == "none" else ", corrected for all pairs"
         notes.append(f"more than {MAX_ALL_PAIRS} algorithms: only the best one is tested against the others{corrected}")
-    pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(algorithms)]
+    few = len(algorithms) <= MAX_ALL_PAIRS
+    together = [pair for pair in itertools.combinations(algorithms, 2) if few or pair[0] is algorithms[0]]
+    pairs = [(index, *pair) for index in range(len(tasks)) for pair in together]
     # The scores themselves choose the best one: its tests count for all pairs that could have been chosen.
     untested = len(tasks) * math.comb(len(algorithms), 2) - len(pairs)
     samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
@@ -264,12 +266,6 @@ def _differing_env_keys(algorithm: AlgorithmRuns, task: str) -> str | None:
     keys = [key for key in differing_keys(chosen) if not is_below(key, TASK)]
     differ = f"{algorithm.label} on {task}: members that differ in {', '.join(keys)} count as one algorithm"
     return f"{differ}; `--by` tells them apart" if keys else None
-
-
-def _pairs(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[AlgorithmRuns, AlgorithmRuns]]:
-    """Return the pairs to test: all of a few algorithms, otherwise the first, best one and each other one."""
-    pairs = itertools.combinations(algorithms, 2)
-    return [pair for pair in pairs if len(algorithms) <= MAX_ALL_PAIRS or pair[0] is algorithms[0]]
 
 
 def _steps(algorithm: AlgorithmRuns, tasks: Sequence[str]) -> str:

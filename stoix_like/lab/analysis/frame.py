@@ -58,7 +58,8 @@ def _rows(run: Run, task: str, records: Iterable[dict[str, Any]]) -> list[dict[s
             "member": member.place,
             "seed": member.seed,
             **{f"system.{name}": value for name, value in {**system, **_hyperparams(member, record)}.items()},
-            **_metrics(member, record),
+            **{name: member.value(record, name) for name in record if not name.startswith(_SHARED)},
+            "env_steps": int(record["env_steps"]),
         }
         for member in members(run)
         for record in records
@@ -72,9 +73,3 @@ def _hyperparams(member: Member, record: dict[str, Any]) -> dict[str, float]:
         return member.hyperparams
     varied = (member.run.config["arch"]["population"]["hyperparams"] or {}).keys()
     return {name: member.value(record, f"hyperparams/{name}") for name in varied}
-
-
-def _metrics(member: Member, record: dict[str, Any]) -> dict[str, Any]:
-    return {name: member.value(record, name) for name in record if not name.startswith(_SHARED)} | {
-        "env_steps": int(record["env_steps"])
-    }

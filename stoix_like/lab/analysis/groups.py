@@ -215,16 +215,8 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
     # Several algorithms differ in nothing that is short enough to be told, or share no environment.
     return [
         label
-        if labels.count(label) == 1 or _is_alone(position, labels, found)
+        if sum(label == other and bool(own.keys() & tasks.keys()) for other, tasks in zip(labels, found, strict=True))
+        == 1
         else f"{label} #{labels[: position + 1].count(label)}"
-        for position, label in enumerate(labels)
+        for position, (label, own) in enumerate(zip(labels, found, strict=True))
     ]
-
-
-def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, dict[int, Member]]]) -> bool:
-    """Return whether no other algorithm with the same label was trained on the same environment."""
-    return not any(
-        label == labels[position] and tasks.keys() & found[position].keys()
-        for index, (label, tasks) in enumerate(zip(labels, found, strict=True))
-        if index != position
-    )

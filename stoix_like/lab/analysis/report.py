@@ -97,7 +97,9 @@ def _searches(paths: Iterable[str | Path]) -> str:
     rows = []
     for directory in map(remote.local_copy, paths):
         if (selected := read_selected(directory)) is not None:
-            fresh = describe_fresh(selected.fresh_returns) if selected.fresh_returns else _not_fresh(directory)
+            tune = directory.resolve().parent
+            later = f"see {tune}: tune trains the best ones again" if (tune / TUNE).exists() else "not trained again"
+            fresh = describe_fresh(selected.fresh_returns) if selected.fresh_returns else later
             params = ", ".join(f"{key}={json.dumps(value)}" for key, value in selected.params.items())
             rows.append([str(directory), str(selected.trials), params, _number(selected.value), fresh])
     if not rows:
@@ -105,11 +107,6 @@ def _searches(paths: Iterable[str | Path]) -> str:
     note = "The best of many trials is partly luck: only the return on fresh seeds is an estimate of what it is worth."
     head = ["search", "trials", "best setting", "return when it was selected", "return"]
     return _table(head, rows) + f'<p class="note">{note}</p>'
-
-
-def _not_fresh(directory: Path) -> str:
-    tune = directory.resolve().parent
-    return f"see {tune}: tune trains the best ones again" if (tune / TUNE).exists() else "not trained again"
 
 
 def _curves(algorithms: Sequence[AlgorithmRuns]) -> str:
@@ -201,7 +198,9 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
             members.setdefault(task, []).extend(own)
     parts = []
     for task, rivals in members.items():
-        best = max(rivals, key=lambda member: (_rank(member), _is_named(member)))
+        # Of equals, the one that a complete run names as its best.
+        named = [one.run.summary.get("population/best", {}).get("member") == one.place for one in rivals]
+        _, _, best = max(zip(map(_rank, rivals), named, rivals, strict=True), key=lambda one: one[:2])
         place = f"member={best.place}, " if len(members_of(best.run)) > 1 else ""
         parts.append(
             f"<p>{html.escape(task)}: {place}seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>,"
@@ -210,11 +209,6 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
         if animation:
             parts.append(_animation(best) + _dream(best))
     return "\n".join(parts) + _best_points(algorithms)
-
-
-def _is_named(member: Member) -> bool:
-    """Return whether a complete run names the member as its best."""
-    return bool(member.run.summary.get("population/best", {}).get("member") == member.place)
 
 
 def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -120,20 +120,6 @@ def view_of(observation: Observation) -> View:
     return {name: np.asarray(leaf) for name, leaf in entries(observation.agent_view).items()}
 
 
-def _nested(view: View) -> Any:
-    """Return what `view_of` flattened."""
-    if "" in view:
-        return view[""]
-    nest: dict[str, Any] = {}
-    for path, array in view.items():
-        *parents, last = path.split(".")
-        inner = nest
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = array
-    return nest
-
-
 def _base(visits: Visits, others: str) -> Observation:
     """Return the visited observations `[K, ...]` that give the features which do not vary."""
     flat = np.concatenate(
@@ -169,18 +155,20 @@ def _inspect(
 ) -> Inspection:
     """Inspect the policy at every point of the grid, and average over the K base observations."""
     points = np.asarray(list(itertools.product(*grids)))  # [G, F]
-    size = len(next(iter(view.values())))
+    size, structure = len(next(iter(view.values()))), jax.tree.structure(base.agent_view)
+    base = base._replace(agent_view=jax.tree.unflatten(structure, list(view.values())))
     per_call = max(1, _BATCH // size)
     # Equal sizes compile once.
     padded = np.concatenate([points, np.repeat(points[-1:], -len(points) % per_call, axis=0)])
     parts = []
     for first in range(0, len(padded), per_call):
         chunk = np.repeat(padded[first : first + per_call], size, axis=0)
-        repeated = _rows(base._replace(agent_view=_nested(view)), np.tile(np.arange(size), per_call))
+        repeated = _rows(base, np.tile(np.arange(size), per_call))
         changed = view_of(repeated)
         for feature, values in zip(features, chunk.T, strict=True):
             changed = feature.write(changed, values)
-        parts.append(policy.inspect(repeated._replace(agent_view=_nested(changed))))
+        changed_view = jax.tree.unflatten(structure, list(changed.values()))
+        parts.append(policy.inspect(repeated._replace(agent_view=changed_view)))
 
     def joined(*leaves: np.ndarray) -> np.ndarray:
         every = np.concatenate(leaves).reshape(len(padded), size, *leaves[0].shape[1:])[: len(points)]

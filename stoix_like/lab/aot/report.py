@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -181,9 +182,8 @@ class Report(NamedTuple):
 
 def compile_for(config: RunConfig, target: Target) -> Report:
     """Compile every program of a run for devices that are not in the machine."""
-    setup = set_up_for(config, target)
     programs, state = {}, None
-    try:
+    with contextlib.closing(set_up_for(config, target)) as setup:
         if setup.steps_on_host and not isinstance(config.arch, SebulbaConfig):
             raise ConfigError(
                 f"--for {target.name}: {config.environment_name} steps on the host, which its programs call, so they"
@@ -202,9 +202,6 @@ def compile_for(config: RunConfig, target: Target) -> Report:
                 compiled, read_program(text, target.bandwidth), count_flops(traced.jaxpr.jaxpr), has_costs(text)
             )
             state = args[0] if name in ("train", "learn") else state
-    finally:
-        setup.env.close()
-        setup.eval_env.close()
     assert state is not None
     return Report(target, setup, programs, state)
 

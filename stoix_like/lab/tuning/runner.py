@@ -61,9 +61,7 @@ def population_overrides(
 def check_set_up(overrides: Sequence[str]) -> RunSetup:
     """Build and check a run that is not trained."""
     setup = set_up(parse_config(compose_config(overrides)))
-    for env in (setup.env, setup.eval_env, setup.drawn_env):
-        if env is not None:
-            env.close()
+    setup.close()
     return setup
 
 

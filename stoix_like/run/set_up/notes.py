@@ -23,10 +23,15 @@ def notes_on_parts(config: RunConfig, env: VectorEnvironment, networks: SimpleNa
     """Yield notes on the environments, the networks and the system of a run."""
     yield from env.unwrapped.faults
     yield from unused_methods(env)
-    yield from _of_raw_games(config.env)
+    name = config.env.scenario.name
+    game = preprocessed_id(name) if config.env.env_name == "gymnasium" else ""
+    if not name.endswith(game):
+        yield f"env.scenario.name={name} is the raw game: env={game} has the usual preprocessing of Atari"
     yield from _of_worlds(config, env, networks)
     yield from _of_searches(config)
-    yield from _of_data(config)
+    data = next((value for name, value in flatten(config.resolved["system"]) if name == "data"), None)
+    if data is not None and config.system_name.startswith("offline/") and not isinstance(config.arch, OfflineConfig):
+        yield f"system.data={data} is mixed with rollouts of the policy: arch=offline learns from the data alone"
     for rate in unused_dropout(networks, config.system):
         yield f"{rate} has no effect: system={config.system_name} trains without dropout there"
     yield from config.system.notes(env.action_space)
@@ -38,14 +43,6 @@ def notes_on_population(population: PopulationConfig) -> Iterator[str]:
     for key, value in vars(population.pbt).items() if population.pbt.every_evals is None else ():
         if value != getattr(default, key):
             yield f"{path}.{key}={value} has no effect with {path}.every_evals=null"
-
-
-def _of_raw_games(env: EnvConfig) -> Iterator[str]:
-    """Yield a note where an Atari game is not preprocessed."""
-    name = env.scenario.name
-    game = preprocessed_id(name) if env.env_name == "gymnasium" else ""
-    if not name.endswith(game):
-        yield f"env.scenario.name={name} is the raw game: env={game} has the usual preprocessing of Atari"
 
 
 def _of_worlds(config: RunConfig, env: VectorEnvironment, networks: SimpleNamespace) -> Iterator[str]:
@@ -64,13 +61,6 @@ def _of_worlds(config: RunConfig, env: VectorEnvironment, networks: SimpleNamesp
             " apart, and their rewards may differ: use env.agent_ids=one_hot where the world is a vector, or"
             " env.team_reward=true"
         )
-
-
-def _of_data(config: RunConfig) -> Iterator[str]:
-    """Yield a note where an offline algorithm plays, too."""
-    data = next((value for name, value in flatten(config.resolved["system"]) if name == "data"), None)
-    if data is not None and config.system_name.startswith("offline/") and not isinstance(config.arch, OfflineConfig):
-        yield f"system.data={data} is mixed with rollouts of the policy: arch=offline learns from the data alone"
 
 
 def _of_searches(config: RunConfig) -> Iterator[str]:

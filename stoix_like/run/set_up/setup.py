@@ -89,6 +89,12 @@ class RunSetup(NamedTuple):
         """Parts of a policy of the run."""
         return SystemParts(self.config, self.eval_env, self.spec)
 
+    def close(self) -> None:
+        """Close the environments."""
+        for env in (self.env, self.eval_env, self.drawn_env):
+            if env is not None:
+                env.close()
+
     def build_system(
         self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None, inputs: Inputs | None = None
     ) -> System:

@@ -76,12 +76,9 @@ def content_of(config: RunConfig, hyperparams: Mapping[str, float], params: Any)
     groups = [config.resolved[name] for name in ("network", "system", "env")]
     found = hashlib.sha256(json.dumps([*groups, hyperparams], sort_keys=True, default=str).encode())
     for leaf in jax.tree.leaves(params):
-        found.update(np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf).tobytes())
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
     return found.hexdigest()
-
-
-def _is_key(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def _spaces(holder: Any) -> str:
