@@ -182,7 +182,18 @@ def _resume(args: argparse.Namespace) -> None:
 
 def _compile(args: argparse.Namespace) -> None:
     if args.target is not None:
-        _compile_for(args)
+        from stoix_like.lab.aot import plugins, targets
+
+        target = targets.find_target(args.target)
+        plugins.prepare(target)
+        if note := plugins.stack_note(target):
+            print(f"stoix-like: {note}", file=sys.stderr)
+
+        from stoix_like.lab.aot import report
+
+        reported = report.compile_for(_parsed(args), target)
+        show("\n".join(reported.lines()))
+        reported.check()
         return
     from stoix_like.run.programs import compile as programs
     from stoix_like.run.set_up.setup import set_up
@@ -192,21 +203,6 @@ def _compile(args: argparse.Namespace) -> None:
         compiled = programs.compile_run(setup)
     cached = "" if config.arch.compile_cache else "; arch.compile_cache=false keeps none of it"
     show("\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"]))
-
-
-def _compile_for(args: argparse.Namespace) -> None:
-    from stoix_like.lab.aot import plugins, targets
-
-    target = targets.find_target(args.target)
-    plugins.prepare(target)
-    if note := plugins.stack_note(target):
-        print(f"stoix-like: {note}", file=sys.stderr)
-
-    from stoix_like.lab.aot import report
-
-    compiled = report.compile_for(_parsed(args), target)
-    show("\n".join(compiled.lines()))
-    compiled.check()
 
 
 def _parsed(args: argparse.Namespace) -> RunConfig:

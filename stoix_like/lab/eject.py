@@ -7,7 +7,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -67,7 +67,10 @@ def settings_of(run: RunConfig) -> Any:
     """Return the `Config` of the single file of a system with the settings of a run; refuse those that it lacks."""
     system, script = run.system_name, script_of(run.system_name)
     ours, plain = _values(run), _values(parse_config(compose_config([f"system={system}"])))
-    keys = {field.name: _keys_of(field.name, plain) for field in fields(script.Config)}
+    keys = {}  # of each setting, those that have its value
+    for name in (field.name for field in fields(script.Config)):
+        of_networks = [key for key in plain if key.startswith("network.") and key.endswith(f".{name}")]
+        keys[name] = [_KEYS[name]] if name in _KEYS else of_networks or [f"system.{name}"]
     # Of several keys, such as the layers of two networks, the others have the value of the first.
     alike = {key: ours.get(first) for first, *others in keys.values() for key in others}
     firsts = {names[0] for names in keys.values()}
@@ -112,12 +115,6 @@ def _values(run: RunConfig) -> dict[str, Any]:
         name, _, index = key.rpartition(".")
         found |= {name: (*found.get(name, ()), value)} if index.isdigit() else {key: value}
     return {key: None if value in ({}, []) else value for key, value in found.items()}
-
-
-def _keys_of(field: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the keys that a setting has the value of."""
-    of_networks = [key for key in values if key.startswith("network.") and key.endswith(f".{field}")]
-    return [_KEYS[field]] if field in _KEYS else of_networks or [f"system.{field}"]
 
 
 def _replace(source: str, name: str, value: Any) -> str:

@@ -53,15 +53,12 @@ class MultiLogger:
             try:
                 call(logger)
             except user_errors() as error:
-                self._drop(logger, error)
-
-    def _drop(self, logger: Logger, error: BaseException) -> None:
-        self._loggers.remove(logger)
-        # Before the report, so that a progress bar restores the terminal first.
-        with contextlib.suppress(*user_errors()):
-            logger.close()
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
-            reason = f"{type(error).__name__}: {error}{raised_at(error)}"
-            # A custom logger may have no name.
-            name = getattr(logger, "name", "") or type(logger).__name__
-            print(f"logger '{name}' failed; the run continues without it: {reason}", file=sys.stderr)
+                self._loggers.remove(logger)
+                # Before the report, so that a progress bar restores the terminal first.
+                with contextlib.suppress(*user_errors()):
+                    logger.close()
+                with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
+                    reason = f"{type(error).__name__}: {error}{raised_at(error)}"
+                    # A custom logger may have no name.
+                    name = getattr(logger, "name", "") or type(logger).__name__
+                    print(f"logger '{name}' failed; the run continues without it: {reason}", file=sys.stderr)

@@ -77,10 +77,8 @@ def draw_curve(info: RunInfo, records: list[Mapping[str, Any]]) -> Figure:
     if means.ndim == 2:
         axes.plot(steps, means[:, :_MAX_LINES], color="#999999", linewidth=0.6, alpha=0.6)
         low, high = (_column(records, f"eval/episode_return_ci_{end}") for end in ("low", "high"))
-        middle, label = (
-            _column(records, "eval/episode_return_iqm"),
-            f"{center_name(means.shape[1])} of the mean episode return",
-        )
+        middle = _column(records, "eval/episode_return_iqm")
+        label = f"{center_name(means.shape[1])} of the mean episode return"
     else:
         deviation = _column(records, "eval/episode_return_std")
         low, high, middle, label = means - deviation, means + deviation, means, "mean episode return"

@@ -113,16 +113,13 @@ def member_curve(member: Member, metric: str, x: str) -> MemberCurve:
         raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
     # Seeds that take programs from a cache would otherwise have ended before others start.
     start = member.run.series(RETURN).wall_seconds[0] if x == "wall_seconds" else 0
-    is_lost = _has_diverged(member, series.env_steps) if metric in _RETURNS else np.zeros(len(values), bool)
+    is_lost = np.zeros(len(values), bool)
+    if metric in _RETURNS:  # in the evaluation at, or next after, each point
+        failed = member.run.series(_FAILED)
+        flags = np.asarray([isinstance(row, list) and member.place in row for row in failed.values] or [False])
+        is_lost = flags[np.minimum(np.searchsorted(failed.env_steps, series.env_steps), len(flags) - 1)]
     if metric != RETURN:
         is_lost &= ~finite  # What came before, between two evaluations, counts.
     is_lost |= is_last and not finite.any()
     kept = finite | is_lost
     return MemberCurve(np.asarray(points, np.float64)[kept] - (start or 0.0), values[kept], is_lost[kept], is_last)
-
-
-def _has_diverged(member: Member, env_steps: Sequence[float]) -> np.ndarray:
-    """Return whether a member of a population counts as diverged in the evaluation at, or next after, each point."""
-    failed = member.run.series(_FAILED)
-    flags = np.asarray([isinstance(row, list) and member.place in row for row in failed.values] or [False])
-    return flags[np.minimum(np.searchsorted(failed.env_steps, env_steps), len(flags) - 1)]

@@ -86,8 +86,7 @@ def critic_slice(taken: Slice, *, of: int | None = None, ax: Axes | None = None)
         _colour(axes, taken, best, label)
         return _finish(axes, taken)
     if by_action:
-        for action, name in enumerate(action_names(taken.policy)):
-            axes.plot(taken.grids[0], values[:, action], color=_COLORS[action % len(_COLORS)], label=name)
+        _draw_actions(axes, taken, values)
     axes.plot(taken.grids[0], best, color="black", linestyle="--" if by_action else "-", label="largest")
     if by_action:
         _legend(axes)
@@ -229,12 +228,16 @@ def _columns(actions: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _draw_probabilities(axes: Axes, taken: Slice, _: int) -> None:
-    probabilities = taken.found.probabilities
-    for action, name in enumerate(action_names(taken.policy)):
-        axes.plot(taken.grids[0], probabilities[:, action], color=_COLORS[action % len(_COLORS)], label=name)
+    _draw_actions(axes, taken, taken.found.probabilities)
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("probability")
     _legend(axes)
+
+
+def _draw_actions(axes: Axes, taken: Slice, values: np.ndarray) -> None:
+    """Draw a line for each discrete action."""
+    for action, name in enumerate(action_names(taken.policy)):
+        axes.plot(taken.grids[0], values[:, action], color=_COLORS[action % len(_COLORS)], label=name)
 
 
 def _draw_entry(axes: Axes, taken: Slice, entry: int) -> None:

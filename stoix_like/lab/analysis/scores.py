@@ -62,21 +62,17 @@ def _chosen_members(algorithm: AlgorithmRuns, task: str, kind: str) -> str | Non
     number = " or ".join(dict.fromkeys(f"{len(members_of(member.run))} members" for member in chosen))
     steps = [len(members_of(member.run)) * member.value(member.run.last, "env_steps") for member in chosen]
     spent = "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
+    each = [{one.seed for one in members_of(member.run)} for member in chosen]
+    shared = ""
+    if len(set().union(*each)) < sum(map(len, each)):
+        apart = max(map(len, each))
+        shared = f", with seeds in common, so they are not independent (use values of arch.seed at least {apart} apart)"
     by = "" if kind == "best" else ", by these episodes"
     fresh = "" if kind == "best" else "; `stoix-like compare --score best` compares fresh episodes"
     return (
         f"{algorithm.label} on {task}: each score is that of the best of {number}{by}, after {spent}"
-        f" {common_unit(chosen)} of all together{_common_seeds(chosen)}{fresh}"
+        f" {common_unit(chosen)} of all together{shared}{fresh}"
     )
-
-
-def _common_seeds(members: Iterable[Member]) -> str:
-    """Return whether runs have seeds of members in common."""
-    each = [{one.seed for one in members_of(member.run)} for member in members]
-    if len(set().union(*each)) == sum(map(len, each)):
-        return ""
-    apart = max(map(len, each))
-    return f", with seeds in common, so they are not independent (use values of arch.seed at least {apart} apart)"
 
 
 def lowest(scores: Sequence[np.ndarray]) -> float:

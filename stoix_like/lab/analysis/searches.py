@@ -21,10 +21,18 @@ def draw_search(episode: SearchedEpisode, step: int = 0) -> Figure:
     if not 0 <= step < length:
         raise ConfigError(f"step={step} is out of range: the episode has {length} steps, 0 to {length - 1}")
     figure, axes = plt.subplots(1, 3, figsize=(15.0, 4.2), layout="constrained")
-    shown = _most_visited(episode, step)
+    found = episode.found
+    # The actions with the most visits, in their order.
+    most = np.argsort(-found.visits[step], kind="stable")[:_MAX_ACTIONS]
+    shown = np.sort(most[(found.visits[step] > 0)[most] | (found.prior[step] > 0.0)[most]])
     _root_probabilities(episode, step, shown, axes[0])
     _root_values(episode, step, shown, axes[1])
-    _values_over_steps(episode, step, axes[2])
+    axes[2].plot(found.prior_value, color=_PRIOR, label="before")
+    axes[2].plot(found.value, color=_WEIGHTS, label="after")
+    axes[2].axvline(step, color=_TAKEN, linewidth=0.8)
+    axes[2].set(xlabel="step", ylabel="value of the state")
+    for each in axes:
+        each.legend(frameon=False)
     figure.suptitle(f"{episode.name}: step {step} of an episode of {length}, return {episode.reward.sum():.4g}")
     return figure
 
@@ -38,7 +46,6 @@ def _root_probabilities(episode: SearchedEpisode, step: int, shown: np.ndarray, 
     for offset, (label, values, color) in zip((-0.27, 0.0, 0.27), bars, strict=True):
         axes.bar(places + offset, values[shown], 0.27, label=label, color=color)
     axes.set_ylabel("probability, or share of the visits")
-    axes.legend(frameon=False)
     _name_actions(episode, step, shown, axes)
 
 
@@ -49,24 +56,7 @@ def _root_values(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: A
     axes.axhline(float(found.prior_value[step]), color=_PRIOR, linestyle="--", label="state, before")
     axes.axhline(float(found.value[step]), color=_WEIGHTS, label="state, after")
     axes.set_ylabel("value")
-    axes.legend(frameon=False)
     _name_actions(episode, step, shown, axes)
-
-
-def _values_over_steps(episode: SearchedEpisode, step: int, axes: Axes) -> None:
-    """Draw the values of the states of an episode before and after their searches."""
-    found = episode.found
-    axes.plot(found.prior_value, color=_PRIOR, label="before")
-    axes.plot(found.value, color=_WEIGHTS, label="after")
-    axes.axvline(step, color=_TAKEN, linewidth=0.8)
-    axes.set(xlabel="step", ylabel="value of the state")
-    axes.legend(frameon=False)
-
-
-def _most_visited(episode: SearchedEpisode, step: int) -> np.ndarray:
-    """Return the indices of the actions with the most visits, in their order."""
-    most = np.argsort(-episode.found.visits[step], kind="stable")[:_MAX_ACTIONS]
-    return np.sort(most[(episode.found.visits[step] > 0)[most] | (episode.found.prior[step] > 0.0)[most]])
 
 
 def _name_actions(episode: SearchedEpisode, step: int, shown: np.ndarray, axes: Axes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -40,7 +40,12 @@ def set_up_for(config: RunConfig, target: Target) -> RunSetup:
     with silence():
         places = dict(zip(jax.local_devices(), find_devices(target, needed), strict=False))
     setup = set_up(config, device_memory=target.usable)
-    return on_devices(setup, places)
+    mesh = setup.mesh
+    grid = np.asarray([places[device] for device in mesh.devices.flat]).reshape(mesh.devices.shape)
+    return setup._replace(
+        mesh=Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types),
+        actor_devices=tuple(places[device] for device in setup.actor_devices),
+    )
 
 
 def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
@@ -53,16 +58,6 @@ def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
         if not any(reason in str(error) for reason in (_COST_MODEL, "NOT_FOUND: Cannot find key: sm_")):
             raise
         return lowered.compile(compiler_options=options)
-
-
-def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunSetup:
-    """Return a run with other devices in place of its own."""
-    mesh = setup.mesh
-    grid = np.asarray([places[device] for device in mesh.devices.flat]).reshape(mesh.devices.shape)
-    return setup._replace(
-        mesh=Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types),
-        actor_devices=tuple(places[device] for device in setup.actor_devices),
-    )
 
 
 def find_devices(target: Target, count: int) -> Sequence[jax.Device]:

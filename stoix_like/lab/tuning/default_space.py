@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,8 +27,13 @@ def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dic
 
 def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:
     """Return the ranges of the hyperparameters that a configuration has and has not switched off."""
-    found, known = {}, float_fields(type(config.system))
-    for name, given in _ranges(config.system_name).items():
+    found, known, root = {}, float_fields(type(config.system)), config_dir() / "system"
+    # The ranges of all systems, and those of the family.
+    files = (root / FILE, root / config.system_name.partition("/")[0] / FILE)
+    ranges: dict[str, Any] = {}
+    for path in filter(Path.is_file, files):
+        ranges |= yaml.safe_load(path.read_text(encoding="utf-8"))
+    for name, given in ranges.items():
         value = get_value(config.system, name) if name in known and name not in fixed else None
         if given is None or value is None or not isinstance(value, (int, float)):
             continue
@@ -36,11 +42,3 @@ def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str
             continue
         found[name] = {form: [min(float(low), value), max(float(high), value)]}
     return found
-
-
-def _ranges(system_name: str) -> Mapping[str, Any]:
-    """Return the ranges of all systems, with the ranges of a family."""
-    root = config_dir() / "system"
-    family = root / system_name.partition("/")[0] / FILE
-    own = yaml.safe_load(family.read_text(encoding="utf-8")) if family.is_file() else {}
-    return {**yaml.safe_load((root / FILE).read_text(encoding="utf-8")), **own}

@@ -186,17 +186,15 @@ def _draw(
     lower = min(values) - max(1.0, abs(min(values))) if values and sampling.sampler == "cmaes" else None
     copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters, lower) for trial in before])
     for number in itertools.count(len(before)):
-        sampler = _make_sampler(sampling.sampler, sampling.seed, number, startup)
         shape = batch.open_shape() if traced else None
         if shape is None and shapes is not None:
             counts = Counter(identity(one) for one in [*tried, *batch.shapes()])
             rarest = min(shapes, key=lambda one: counts[identity(one)])
             if sampling.sampler != "tpe" or counts[identity(rarest)] == 0:
                 shape = rarest
-        if shape is not None and shapes is not None:
-            sampler = _fix(sampler, {_SHAPE: shapes.index(shape)})
+        fixed = {} if shape is None or shapes is None else {_SHAPE: shapes.index(shape)}
         # What a trial draws depends on its number, not on what the process drew before it.
-        copy.sampler = sampler
+        copy.sampler = _make_sampler(sampling.sampler, sampling.seed, number, startup, fixed)
         trial = copy.ask(distributions)
         params = dict(trial.params)
         if shapes is not None:
@@ -263,22 +261,20 @@ def grid_populations(
     return populations
 
 
-def _make_sampler(name: str, seed: int, number: int, startup: int) -> optuna.samplers.BaseSampler:
+def _make_sampler(
+    name: str, seed: int, number: int, startup: int, fixed: dict[str, Any]
+) -> optuna.samplers.BaseSampler:
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-    if name == "tpe":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of optuna < 5
-            # The trials of the batch that are drawn already count as bad ones.
-            return optuna.samplers.TPESampler(n_startup_trials=startup, seed=own, multivariate=True, constant_liar=True)
-    independent = optuna.samplers.RandomSampler(seed=own)
-    # CMA-ES adds the number of the trial to its seed.
-    return optuna.samplers.CmaEsSampler(seed=seed, independent_sampler=independent) if name == "cmaes" else independent
-
-
-def _fix(sampler: optuna.samplers.BaseSampler, params: dict[str, Any]) -> optuna.samplers.BaseSampler:
+    sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=own)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.PartialFixedSampler(params, sampler)
+        if name == "tpe":
+            # The trials of the batch that are drawn already count as bad ones.
+            tpe: dict[str, Any] = {"n_startup_trials": startup, "multivariate": True, "constant_liar": True}
+            sampler = optuna.samplers.TPESampler(seed=own, **tpe)
+        elif name == "cmaes":  # which adds the number of the trial to its seed
+            sampler = optuna.samplers.CmaEsSampler(seed=seed, independent_sampler=sampler)
+        return optuna.samplers.PartialFixedSampler(fixed, sampler) if fixed else sampler
 
 
 def random_share(sampler: str, trials: int, parallel: int) -> int:

@@ -68,8 +68,9 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     """Refuse to resume with a configuration that changed."""
     now, then = (dict(flatten(each)) for each in (setup.config.resolved, config))
     # Keys that the version which started the run did not have.
-    added = {key: value for key, value in _defaults(setup).items() if key not in then}
-    then |= {key: value for key, value in added.items() if key in now}
+    for path in ("arch", "env", "system"):
+        added = dict(_plain_defaults(getattr(setup.config, path), path))
+        then |= {key: value for key, value in added.items() if key not in then and key in now}
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in sorted(now.keys() | then.keys())
@@ -139,14 +140,8 @@ def other_conditions(setup: RunSetup, host_state: Mapping[str, Any]) -> list[str
     ]
 
 
-def _defaults(setup: RunSetup) -> dict[str, Any]:
-    """Return the defaults of the fields of `arch`, `env` and `system` that have one and are no mapping."""
-    config = setup.config
-    groups = {"arch": config.arch, "env": config.env, "system": config.system}
-    return {key: value for path, group in groups.items() for key, value in _plain_defaults(group, path)}
-
-
 def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the defaults of the fields of a group that have one and are no mapping."""
     for field in dataclasses.fields(group):
         key, value = f"{path}.{field.name}", getattr(group, field.name)
         if dataclasses.is_dataclass(value):

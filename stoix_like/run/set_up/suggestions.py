@@ -38,7 +38,9 @@ def schemas(prefix: str = "") -> dict[str, type[SystemConfig]]:
 
 def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
     """Name a network that fits the system and the environment: like its default, and with the configured torsos."""
-    default = _default_network(config.system_name)
+    name = config.system_name
+    own = _load("system", name) if name in group_choices("system") else {}
+    default = _chosen(own, "network") or _chosen(_load(".", PRIMARY), "network")
     end = default.partition("_")[2]
     names = [name for name in group_choices("network") if name.partition("_")[2] == end]
     torsos = _torsos(config.network)
@@ -57,12 +59,6 @@ def _load_network(name: str) -> Any:
 
 def _torsos(network: Any) -> set[str]:
     return {value for path, value in _leaves(network) if path.endswith("torso._target_")}
-
-
-def _default_network(system_name: str) -> str:
-    """Return the network that a system of this package chooses, or the primary configuration's."""
-    own = _load("system", system_name) if system_name in group_choices("system") else {}
-    return _chosen(own, "network") or _chosen(_load(".", PRIMARY), "network")
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
