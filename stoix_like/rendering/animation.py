@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -78,6 +78,8 @@ def write_frames(
     path: Path, figure: Figure, fps: int, count: int, show: Callable[[int], None], stopped: Callable[[], bool]
 ) -> int:
     """Write an animation of a figure; a gif of more than 50 frames per second skips some and keeps the time."""
+    import matplotlib
+    from matplotlib.animation import FFMpegWriter, PillowWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
@@ -86,7 +88,10 @@ def write_frames(
     figure.set_layout_engine("none")
     shown_fps = min(fps, _MAX_GIF_FPS) if path.suffix == ".gif" else fps
     frames = np.linspace(0, count - 1, 1 + math.ceil((count - 1) * shown_fps / fps)).round().astype(int).tolist()
-    writer = _make_writer(path.suffix, shown_fps)
+    if path.suffix == ".mp4":
+        # The writer reads it when it is built and when it starts.
+        matplotlib.rcParams["animation.ffmpeg_path"] = _ffmpeg()
+    writer = (PillowWriter if path.suffix == ".gif" else FFMpegWriter)(fps=shown_fps)
     with tempfile.TemporaryDirectory() as directory:
         # The writers take the format from the ending of the name.
         scratch = Path(directory) / f"episode{path.suffix}"
@@ -101,14 +106,3 @@ def write_frames(
             raise ConfigError(f"{path} cannot be written, {error}: use a .gif, or an ffmpeg with H.264") from error
         write_bytes(path, scratch.read_bytes())
     return len(frames)
-
-
-def _make_writer(suffix: str, fps: int) -> Any:
-    import matplotlib
-    from matplotlib.animation import FFMpegWriter, PillowWriter
-
-    if suffix == ".gif":
-        return PillowWriter(fps=fps)
-    # The writer reads it when it is built and when it starts.
-    matplotlib.rcParams["animation.ffmpeg_path"] = _ffmpeg()
-    return FFMpegWriter(fps=fps)

@@ -40,7 +40,16 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
     """Draw one kind of plot, with a panel per environment, or per hyperparameter of a population."""
     panels: list[Callable[..., Any]]
     if kind == "lineage":
-        panels = _lineage_panels(algorithms, hyperparams)
+        panels = [
+            partial(population_plots.lineage, run, name)
+            for run in runs_of(algorithms)
+            if evolves(run)
+            for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]
+        ]
+        if not panels:
+            raise ConfigError(
+                "--kind lineage needs a run with arch.population.pbt.every_evals and hyperparameters that vary"
+            )
     elif kind in ("slices", "heatmap"):
         panels = population_panels(algorithms, kind, hyperparams, **options)
         if not panels:
@@ -109,20 +118,6 @@ def _populations(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[str, list[Me
         (" ".join([f"{place[0]} on {place[1]}", *differs]), members)
         for (place, _, members), differs in zip(found.values(), words, strict=True)
     ]
-
-
-def _lineage_panels(algorithms: Sequence[AlgorithmRuns], hyperparams: Sequence[str]) -> list[Callable[..., Any]]:
-    panels: list[Callable[..., Any]] = [
-        partial(population_plots.lineage, run, name)
-        for run in runs_of(algorithms)
-        if evolves(run)
-        for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]
-    ]
-    if not panels:
-        raise ConfigError(
-            "--kind lineage needs a run with arch.population.pbt.every_evals and hyperparameters that vary"
-        )
-    return panels
 
 
 def save(figure: Figure, path: Path) -> None:

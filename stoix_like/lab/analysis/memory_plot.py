@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,5 @@ def draw_memory(
     members = list(itertools.chain.from_iterable(map(samples, runs)))
     key = key or varied_length(members)
     tasks = returns_over_lengths(members, key, kind, by)
-    figure = Figure(figsize=(_WIDTH * len(tasks), _HEIGHT), layout="constrained")
-    for position, (task, curves) in enumerate(tasks.items()):
-        plots.length_curves(curves, task, key, kind=kind, ax=figure.add_subplot(1, len(tasks), position + 1))
-    return figure
+    panels = [partial(plots.length_curves, curves, task, key, kind) for task, curves in tasks.items()]
+    return plots.arrange(panels, _WIDTH, _HEIGHT)

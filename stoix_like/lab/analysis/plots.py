@@ -138,7 +138,7 @@ def _legend(axes: Axes) -> None:
 
 
 def length_curves(
-    curves: Mapping[str, Mapping[float, np.ndarray]], task: str, key: str, *, kind: str, ax: Axes
+    curves: Mapping[str, Mapping[float, np.ndarray]], task: str, key: str, kind: str, *, ax: Axes
 ) -> None:
     """Plot the interquartile mean of returns over the length of a task: a line per cell, a bootstrap band over seeds.
 
@@ -148,11 +148,7 @@ def length_curves(
     for label, returns in curves.items():
         lengths, columns = zip(*sorted(returns.items()), strict=True)
         (line,) = axes.plot(lengths, [_iqm(column) for column in columns], marker="o", markersize=4, label=label)
-        bands = [_band(column[:, None], "iqm", "bootstrap", level) for column in columns]
-        ends = [
-            [float(column[0])] * 2 if low is None else [low[0], high[0]]
-            for column, (low, high) in zip(columns, bands, strict=True)
-        ]
+        ends = [_iqm_band(column[:, None], (len(column), 1), level)[:, 0] for column in columns]
         axes.fill_between(lengths, *np.transpose(ends), color=line.get_color(), alpha=0.2, linewidth=0)
     every = np.unique([length for returns in curves.values() for length in returns])
     if every.min() > 0.0:

@@ -287,20 +287,15 @@ class Sweep:
             return
         write_json(path, settings)
 
-    def _remove_if_untrained(self) -> None:
-        """Make room for the corrected command of a sweep that was refused before its first run."""
-        if (self.directory / "runs").exists():
-            return
-        for name in (SETTINGS, STUDY, LOCK):
-            (self.directory / name).unlink(missing_ok=True)
-
     def run(self) -> SweepResult:
         """Train the trials that are left, and the best one again on fresh seeds."""
         with self._locked():
             try:
                 return self._run()
             except ConfigError:
-                self._remove_if_untrained()
+                # Make room for the corrected command of a sweep that was refused before its first run.
+                for name in () if (self.directory / "runs").exists() else (SETTINGS, STUDY, LOCK):
+                    (self.directory / name).unlink(missing_ok=True)
                 raise
 
     def _run(self) -> SweepResult:
