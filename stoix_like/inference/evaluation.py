@@ -150,10 +150,10 @@ def evaluate(
         stem = f"{which}{whose}-seed{seed}-{episodes}episodes{searched}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if drawn is not None:
-            scores = _scores(trained, played)
-            best = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
             with _reported("render an episode", ConfigError, TrainingError, OSError):
-                record["render"] = _render(run.setup, trained, best, render_key, Path(str(render)), drawn)
+                record["render"] = _render(
+                    run.setup, trained, _best(trained, played), render_key, Path(str(render)), drawn
+                )
         if "render" in record and path is not None:
             with _reported(_WRITE, OSError):
                 write_json(path, record)
@@ -380,6 +380,12 @@ def _render(
 def _scores(trained: EvaluatedMembers, played: Episodes) -> np.ndarray:
     """Return the mean return of each member."""
     return records.without_frozen(np.asarray(played.returns).mean(-1), trained.diverged)
+
+
+def _best(trained: EvaluatedMembers, played: Episodes) -> int:
+    """Return the index of the member with the highest mean return."""
+    scores = _scores(trained, played)
+    return int(np.where(np.isnan(scores), -np.inf, scores).argmax())
 
 
 @contextlib.contextmanager
