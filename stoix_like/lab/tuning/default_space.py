@@ -28,7 +28,7 @@ def default_space(setup: RunSetup, fixed: Collection[str] = ()) -> dict[str, dic
 def configured_space(config: RunConfig, fixed: Collection[str] = ()) -> dict[str, dict[str, list[float]]]:
     """Return the ranges of the hyperparameters that a configuration has and has not switched off."""
     found, known, root = {}, float_fields(type(config.system)), config_dir() / "system"
-    # The ranges of all systems, and those of the family.
+    # The ranges of a family replace the common ones.
     files = (root / FILE, root / config.system_name.partition("/")[0] / FILE)
     ranges: dict[str, Any] = {}
     for path in filter(Path.is_file, files):
