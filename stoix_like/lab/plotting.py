@@ -48,6 +48,10 @@ def plot(words: Sequence[str]) -> str:
     kind.add(parser)
     endings = (".png", ".svg", ".pdf", ".html", *kind.animations)
     parser.add_argument("--out", type=Path, required=True, help=f"the file: {listed(endings, 'or')}")
+    style = parser.add_argument_group("style")
+    style.add_argument("--title", default="", help="title above the picture")
+    style.add_argument("--width", type=float, help="width in inches (default: 7 for each panel)")
+    style.add_argument("--dpi", type=int, default=150, help="dots per inch of a .png (default: 150)")
     args = parser.parse_args(rest, known)
     if getattr(args, "trust", False):
         make_importable()
@@ -55,7 +59,7 @@ def plot(words: Sequence[str]) -> str:
 
     figures.check_output(args.out, endings)
     if (figure := kind.draw(args)) is not None:
-        figures.save(figure, args.out)
+        figures.save(figure, args.out, args.title, args.width, args.dpi)
     return f"drawn to {args.out}"
 
 
@@ -69,13 +73,20 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_efficiency(parser: argparse.ArgumentParser) -> None:
+def _add_labelled(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
+    parser.add_argument(
+        "--label", action="append", metavar="NAME", help="name of an algorithm; once for each, in their order"
+    )
+
+
+def _add_efficiency(parser: argparse.ArgumentParser) -> None:
+    _add_labelled(parser)
     parser.add_argument("--metric", help="the metric (default: eval/episode_return_mean)")
 
 
 def _add_population(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser)
+    _add_labelled(parser)
     parser.add_argument(
         "--hyperparam",
         action="append",
@@ -146,7 +157,12 @@ def _draw_runs(args: argparse.Namespace) -> Figure:
     from stoix_like.lab.analysis import figures
 
     algorithms = analysis.read(args.runs, args.by)
-    own = ("runs", "by", "out", "hyperparam")
+    if args.label and len(args.label) != len(algorithms):
+        shown = ", ".join(algorithm.label for algorithm in algorithms)
+        raise ConfigError(f"--label is given {len(args.label)} times: name each of {shown}, in this order")
+    if args.label:
+        algorithms = [one._replace(label=label) for one, label in zip(algorithms, args.label, strict=True)]
+    own = ("runs", "by", "label", "out", "title", "width", "dpi", "hyperparam")
     given = {name: value for name, value in vars(args).items() if name not in own and value is not None}
     return figures.draw(algorithms, hyperparams=getattr(args, "hyperparam", ()), **given)
 
@@ -209,7 +225,7 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
 
 KINDS = {
     "curves": PlotKind("learning curves by environment", _add_curves, _draw_runs),
-    "profiles": PlotKind("the share of runs above each return", add_selection, _draw_runs),
+    "profiles": PlotKind("the share of runs above each return", _add_labelled, _draw_runs),
     "efficiency": PlotKind("the return over seeds and environments against steps", _add_efficiency, _draw_runs),
     "slices": PlotKind("the return of a population over each hyperparameter", _add_population, _draw_runs),
     "heatmap": PlotKind("the return of a population over two hyperparameters", _add_population, _draw_runs),

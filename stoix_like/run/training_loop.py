@@ -144,7 +144,7 @@ class TrainingLoop:
 
     def warm_start(self, source: warm_start.Source) -> None:
         """Start from the parameters and statistics of another run."""
-        arrays = self.setup.processes.together(source.read)
+        arrays = self.setup.processes.together(lambda: warm_start.read(self.setup, source))
         self._learner.start_from(warm_start.place(arrays, self._learner.programs.state.shared))
 
     def train(self) -> None:

@@ -130,7 +130,9 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     assert mean.startswith("  mean over members ")
 
     load_shared, scores = load.load_shared, np.array([5.0, np.nan, 7.0])
-    monkeypatch.setattr(load, "load_shared", lambda *args: load_shared(*args)._replace(episode_return=scores, ranks=None))
+    monkeypatch.setattr(
+        load, "load_shared", lambda *args: load_shared(*args)._replace(episode_return=scores, ranks=None)
+    )
     best = evaluate(members, episodes=6, which="last")
     assert (best["member"], best["trained_with_seed"], best["seed"]) == (2, 44, 0)
     assert best["episode_returns"] == together["members"][2]["episode_returns"]

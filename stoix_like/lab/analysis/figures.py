@@ -120,13 +120,20 @@ def _populations(algorithms: Sequence[AlgorithmRuns]) -> list[tuple[str, list[Me
     ]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure; html pages contain it as vector graphics and load nothing."""
+def save(figure: Figure, path: Path, title: str = "", width: float | None = None, dpi: int = 150) -> None:
+    """Write a figure; html pages contain it as vector graphics and load nothing.
+
+    `width`: in inches, with the same shape; None: the figure's.
+    """
+    if title:
+        figure.suptitle(title)
+    if width is not None:
+        figure.set_size_inches(figure.get_size_inches() * width / figure.get_size_inches()[0])
     if path.suffix == ".html":
-        write_bytes(path, _PAGE.format(title=html.escape(path.stem), body=as_svg(figure)).encode())
+        write_bytes(path, _PAGE.format(title=html.escape(title or path.stem), body=as_svg(figure)).encode())
         return
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:], dpi=150)
+    figure.savefig(buffer, format=path.suffix[1:], dpi=dpi)
     write_bytes(path, buffer.getvalue())
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from stoix_like.errors import ConfigError
 from stoix_like.lab.tuning.runner import Job, Runner, population_overrides
 
 # First seeds of the finalists of a search, and of the best setting, relative to `arch.seed`, where a search starts.
 FINALISTS, FRESH = 1_000_000, 2_000_000
+_MAX_SEED = 2**31
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed of a search that leaves no valid further seeds for runs."""
+    if seed > _MAX_SEED:
+        raise ConfigError(f"arch.seed={seed} leaves no room for the further seeds of a search: use at most {_MAX_SEED}")
 
 
 def train_again(

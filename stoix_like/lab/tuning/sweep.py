@@ -23,7 +23,7 @@ from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.lab.analysis.selection import FRESH_RUNS
-from stoix_like.lab.tuning.confirm import FRESH, train_again
+from stoix_like.lab.tuning.confirm import FRESH, check_seed, train_again
 from stoix_like.lab.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.lab.tuning.progress import interquartile_means
 from stoix_like.lab.tuning.results import (
@@ -251,6 +251,7 @@ class Sweep:
             )
         if config.shapes is not None and config.sampler == "grid":
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
+        check_seed(self.seed)
         self.runner.check()
 
     def _check_directory(self) -> None:

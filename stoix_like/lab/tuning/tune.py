@@ -27,7 +27,7 @@ from stoix_like.lab.analysis.figures import save
 from stoix_like.lab.analysis.selection import TUNE, SelectedMember, describe_fresh
 from stoix_like.lab.tuning import budget as budgets
 from stoix_like.lab.tuning.budget import Budget, BudgetStages
-from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, train_again
+from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.lab.tuning.default_space import default_space
 from stoix_like.lab.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.lab.tuning.progress import TuningProgress, interquartile_means
@@ -132,6 +132,7 @@ def tune(
     base = [f"system={system}", *chosen, *given]
     config = parse_config(compose_config([*base, *_evaluations(base)]))
     where = Path(directory or f"sweeps/tune/{config.system_name}/{config.env.scenario.task_name}")
+    check_seed(config.arch.seed)
     ranges = _space(base, given, space)
     parameters = _parameters(config, ranges)
     request = Request(base, ranges, str(budget))

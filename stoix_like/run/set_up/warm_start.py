@@ -87,6 +87,19 @@ def find(setup: RunSetup) -> Source | None:
     raise ConfigError(f"{KEY}={run_dir} holds no readable checkpoint: use a run that saved one")
 
 
+def read(setup: RunSetup, source: Source) -> dict[str, np.ndarray]:
+    """Read the parameters and statistics, see `Source.read`; of a newer checkpoint if this one has been replaced."""
+    try:
+        return source.read()
+    except ConfigError:
+        # Several processes would have to agree on the checkpoint.
+        newer = find(setup) if setup.processes.count == 1 else None
+        if newer is None or newer.step <= source.step:
+            raise
+        print(f"instead of a checkpoint that is no longer there: {newer.note}", file=sys.stderr)
+        return newer.read()
+
+
 def place(arrays: Mapping[str, np.ndarray], shared: Any) -> dict[str, jax.Array]:
     """Place parameters and statistics of an agent on the devices.
 

@@ -17,6 +17,13 @@ def test_figures_as_files(two, tmp_path):
         path = tmp_path / f"curves{suffix}"
         cli.main(["plot", str(two), "--out", str(path), "--test", "welch"])
         assert path.read_bytes().startswith(start)
+    style = ["--title", "Two", "--label", "DQN", "--label", "PPO", "--width", "3.5"]
+    cli.main(["plot", str(two), "--out", str(tmp_path / "styled.html"), *style])
+    styled = (tmp_path / "styled.html").read_text()
+    assert "<title>Two</title>" in styled
+    assert 'width="252pt"' in styled  # 72 points an inch
+    assert "DQN (" in styled
+    assert "ff_dqn" not in styled
     page = (tmp_path / "curves.html").read_text()
     assert "ppo/ff_ppo" in page
     assert "<script" not in page
@@ -72,6 +79,7 @@ def test_a_lone_member_is_no_population_that_varies(tmp_path):
         (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
         (["--out", "x.png", "--kind", "profiles", "--band", "error"], "error: unrecognized arguments: --band"),
         (["--out", "x.png", "--kind", "heatmap"], "needs a population"),
+        (["--out", "x.png", "--label", "DQN"], "--label is given 1 times: name each of q_learning/ff_dqn, ppo/ff_ppo"),
         (["--out", "x.png", "--metric", "eval/episode_retrn_mean"], "did you mean 'eval/episode_return_mean'"),
         (["--out", "x.png", "--by", "system.actr_lr"], "did you mean 'system.actor_lr'"),
     ],

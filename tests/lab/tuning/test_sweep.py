@@ -67,6 +67,10 @@ FOLLOWS = "system.critic_lr=${system.actor_lr} would not follow system.actor_lr"
             ([EPOCHS, "sweep.launcher=ray"], "[ray]'"),
             (["sweep.space={epochs: {int: [0, 1]}}"], "system.epochs=0 cannot be trained: "),
             (["sweep.space={arch.seed: {int: [1, 9]}}"], "a seed is not optimised: use sweep.seeds"),
+            (
+                [GAMMA, "arch.seed=4000000000"],
+                "leaves no room for the further seeds of a search: use at most 2147483648",
+            ),
             (["sweep.space={arch.population.seeds: {choice: [1, 4]}}"], "population.seeds: the search sets this key"),
             # Known once the environment is built: the directory is there by then.
             ([GAMMA, "system=q_learning/ff_dqn", "env=gymnax/pendulum"], "bounded continuous actions"),
