@@ -98,7 +98,7 @@ def _fit_dict(layer: DictInput, space: ObservationSpace, key: str) -> DictInput:
                 " torso of dense layers, or leave the entry out to flatten it"
             )
         torsos[name] = _with_facts(torso, views[name])
-    return layer.copy(layers=FrozenDict(torsos), view_dims=_view_dims(space))
+    return layer.copy(layers=FrozenDict(torsos), view_dims=tuple(len(view.shape) for view in views.values()))
 
 
 def _selected(layer: Any, space: ObservationSpace, key: str) -> ObservationSpace | None:

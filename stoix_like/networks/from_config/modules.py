@@ -70,6 +70,14 @@ class Context(NamedTuple):
     dtype: Any = None  # dtype in which torsos compute
     notes: list[str] | None = None  # collects the arguments that are left out
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What arguments are where they are not configured, by name."""
+        facts = {} if self.dtype is None else {"dtype": self.dtype}
+        if self.observation is not None and not isinstance(self.observation, Dict):
+            facts |= observation_facts(self.observation)
+        return facts if self.action is None else facts | action_facts(self.action)
+
 
 def build_networks(
     network_config: Any,
@@ -211,10 +219,12 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
     partial = convert(bool, partial, f"{key}._partial_")
     arguments = _without_inherited(target, arguments, key, path, context.notes)
     arguments = check_arguments(target, arguments, key, path)
+    facts = accepted(target, context.facts)
+    if any(part.endswith("_head") for part in key.split(".")):
+        facts.pop("dtype", None)
     if context.action is not None:
         if not fits(target, context.action):
             raise MisfitError(f"{key}={path} does not fit {describe(context.action)}", _advice(context.action))
-        facts = accepted(target, action_facts(context.action))
         # Of several sub-actions, a head may be told the choices of all of them, and checks that itself.
         told = _SIZES_OF_ACTIONS - ({"action_dim"} if isinstance(context.action, MultiDiscrete) else set())
         for name in told & facts.keys() & arguments.keys():
@@ -223,15 +233,10 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
                     f"{key}.{name}={arguments[name]} does not fit {describe(context.action)}: leave it out, it"
                     f" is {facts[name]}"
                 )
-        arguments = facts | arguments
-    if context.observation is not None and not isinstance(context.observation, Dict):
-        arguments = accepted(target, observation_facts(context.observation)) | arguments
-    if context.dtype is not None and not any(part.endswith("_head") for part in key.split(".")):
-        arguments = accepted(target, {"dtype": context.dtype}) | arguments
     if partial:
-        return functools.partial(target, **arguments)
+        return functools.partial(target, **facts | arguments)
     try:
-        return target(**arguments)
+        return target(**facts | arguments)
     except user_errors() as error:
         if isinstance(error, ConfigError):
             raise
