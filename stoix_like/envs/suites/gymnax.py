@@ -96,10 +96,10 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """Build environments of gymnax."""
     check_scenario("gymnax", name, scenarios(), _UNSUPPORTED)
     env, _ = gymnax.make(name)
-    if not kwargs:
-        return adapt(env, params, name)
-    env = construct(type(env), kwargs, name)
-    with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
+    if kwargs:
+        env = construct(type(env), kwargs, name)
+    given = " ".join(f"env.{key}={dict(one)}" for key, one in (("kwargs", kwargs), ("params", params)) if one)
+    with refusing(f"{given} is invalid for {name}", "use values like the defaults"):
         return adapt(env, params, name)
 
 
