@@ -27,7 +27,26 @@ from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
 
 
-class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
+class BoxHead(PolicyHead, nn.Module):
+    """A stochastic policy for continuous actions."""
+
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+
+    action_dim: Shape  # number of entries of an action, or its shape
+
+
+class BoundedBoxHead(BoxHead):
+    """A stochastic policy for continuous actions with finite bounds, which samples leave only where a head says so."""
+
+    needs_bounds: ClassVar[bool] = True
+    within_bounds: ClassVar[bool] = True
+
+    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
+    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
+
+
+class NormalAffineTanhDistributionHead(BoundedBoxHead):
     """A normal policy squashed to the action bounds.
 
         a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, softplus(s) + min_scale)
@@ -35,14 +54,6 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
     Source: Haarnoja et al., Soft Actor-Critic (2018), appendix C.
     """
 
-    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    needs_bounds: ClassVar[bool] = True
-    within_bounds: ClassVar[bool] = True
-
-    action_dim: Shape  # number of entries of an action, or its shape
-    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
-    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
     min_scale: Scalar = 1e-3  # lower limit of the standard deviation before squashing
     kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
     # Whether s depends on the embedding; otherwise exp(p) log 2 with free parameters p stands for softplus(s).
@@ -57,16 +68,12 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
         return distributions.Independent(squashed, len(action_shape(self.action_dim)))
 
 
-class MultivariateNormalDiagHead(PolicyHead, nn.Module):
+class MultivariateNormalDiagHead(BoxHead):
     """A normal policy with independent entries.
 
     a ~ N(mu, init_scale softplus(s) / softplus(0) + min_scale)
     """
 
-    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-
-    action_dim: Shape  # number of entries of an action, or its shape
     init_scale: Scalar = 0.3  # standard deviation for s = 0, close to the initial one, in units of the action
     min_scale: Scalar = 1e-3  # lower limit of the standard deviation, in units of the action
     kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
@@ -82,7 +89,7 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
         return distributions.MultivariateNormalDiag(loc, scale, len(action_shape(self.action_dim)))
 
 
-class BoundedNormalHead(PolicyHead, nn.Module):
+class BoundedNormalHead(BoundedBoxHead):
     """A normal policy with its mean within the action bounds; environments clip its samples.
 
         a ~ N(centre + half_width tanh(mu), half_width sigma)
@@ -94,13 +101,8 @@ class BoundedNormalHead(PolicyHead, nn.Module):
     authors' code.
     """
 
-    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    needs_bounds: ClassVar[bool] = True
+    within_bounds: ClassVar[bool] = False
 
-    action_dim: Shape  # number of entries of an action, or its shape
-    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
-    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
     min_scale: Scalar = 0.1  # smallest standard deviation, in units of half the distance between the bounds
     max_scale: Scalar = 1.0  # largest standard deviation, in the same units
     kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
@@ -115,7 +117,7 @@ class BoundedNormalHead(PolicyHead, nn.Module):
         return distributions.MultivariateNormalDiag(loc, 0.5 * width * scale, len(action_shape(self.action_dim)))
 
 
-class BetaDistributionHead(PolicyHead, nn.Module):
+class BetaDistributionHead(BoundedBoxHead):
     """A Beta policy stretched to the action bounds.
 
         a = minimum + (maximum - minimum) x,   x ~ Beta(1 + softplus(u), 1 + softplus(v))
@@ -124,14 +126,6 @@ class BetaDistributionHead(PolicyHead, nn.Module):
     (2017), section 4.
     """
 
-    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    needs_bounds: ClassVar[bool] = True
-    within_bounds: ClassVar[bool] = True
-
-    action_dim: Shape  # number of entries of an action, or its shape
-    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
-    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
     kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
 
     @nn.compact
@@ -142,16 +136,12 @@ class BetaDistributionHead(PolicyHead, nn.Module):
         return distributions.Independent(stretched, len(action_shape(self.action_dim)))
 
 
-class StateDependentNoiseHead(PolicyHead, nn.Module):
+class StateDependentNoiseHead(BoxHead):
     """A normal policy with noise linear in the embedding (gSDE); reuse a key over steps for smooth exploration.
 
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022).
     """
 
-    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-
-    action_dim: Shape  # number of entries of an action, or its shape
     # Initial standard deviation for an embedding with entries of magnitude one, in units of the action.
     init_scale: Scalar = 0.3
     min_scale: Scalar = 1e-3  # lower limit of the standard deviation, in units of the action
@@ -170,16 +160,14 @@ class StateDependentNoiseHead(PolicyHead, nn.Module):
         )
 
 
-class DeterministicHead(PolicyHead, nn.Module):
+class DeterministicHead(BoxHead):
     """A deterministic policy, squashed by tanh where both bounds are set.
 
     Source: Lillicrap et al., Continuous Control with Deep Reinforcement Learning (2016), section 7.
     """
 
     outputs: ClassVar[str | None] = DETERMINISTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
-    action_dim: Shape  # number of entries of an action, or its shape
     kernel_init: Initializer | str = orthogonal(0.01)  # initialiser of the weights, or its name
     minimum: Bounds | None = None  # lower bounds, of the shape of an action or a scalar; None for unbounded actions
     maximum: Bounds | None = None  # upper bounds, of the shape of an action or a scalar; None for unbounded actions

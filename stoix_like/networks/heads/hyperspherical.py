@@ -9,29 +9,21 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from stoix_like.envs.spaces import Box
 from stoix_like.networks import distributions
-from stoix_like.networks.heads.base import Bounds, Embedding, PolicyHead, Shape, action_shape
+from stoix_like.networks.heads.base import Embedding, action_shape
+from stoix_like.networks.heads.continuous import BoundedBoxHead
 from stoix_like.networks.heads.critics import mean_over_atoms
 from stoix_like.networks.hyperspherical import UnitOutput
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_ATOMS
+from stoix_like.networks.requirements import VALUE, VALUE_ATOMS
 from stoix_like.utils.jax_utils import Scalar
 
 
-class HypersphericalPolicyHead(PolicyHead, nn.Module):
+class HypersphericalPolicyHead(BoundedBoxHead):
     """A normal policy squashed to the action bounds, with the log deviation squashed to a range, too.
 
     a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
     """
 
-    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    needs_bounds: ClassVar[bool] = True
-    within_bounds: ClassVar[bool] = True
-
-    action_dim: Shape  # number of entries of an action, or its shape
-    minimum: Bounds  # lower bounds, of the shape of an action or a scalar
-    maximum: Bounds  # upper bounds, of the shape of an action or a scalar
     min_log_scale: Scalar = -10.0  # lower limit of the log standard deviation before squashing
     max_log_scale: Scalar = 2.0  # its upper limit
 

@@ -24,17 +24,24 @@ AtomPolicy = tuple[Any, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
 """An epsilon-greedy policy, the logits of its value distributions, and their atoms."""
 
 
-class DiscreteQNetworkHead(PolicyHead, nn.Module):
+class EpsilonGreedyHead(PolicyHead, nn.Module):
+    """A head of action values for discrete actions, with their epsilon-greedy policy."""
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int  # number of actions
+    epsilon: Epsilon  # probability of a random action, in [0, 1]
+
+
+class DiscreteQNetworkHead(EpsilonGreedyHead):
     """Action values and their epsilon-greedy policy.
 
     Source: Mnih et al., Human-level Control through Deep Reinforcement Learning (2015).
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUES
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int  # number of actions
     epsilon: Epsilon = 0.1  # probability of a random action, in [0, 1]
     kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
 
@@ -99,7 +106,7 @@ class _Dueling:
         return value + advantage - advantage.mean(-2, keepdims=True)
 
 
-class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
+class DuelingQNetwork(_Dueling, EpsilonGreedyHead):
     """Action values from separate layers for the state value and the advantages.
 
         q(s, a) = v(s) + A(s, a) - mean_b A(s, b)
@@ -108,11 +115,7 @@ class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUES
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int  # number of actions
-    epsilon: Epsilon  # probability of a random action, in [0, 1]
     layer_sizes: Sequence[int]  # width of each layer of a stream, in units
     activation: str = "relu"  # name of the activation function
     use_layer_norm: bool = False  # whether layer normalisation precedes each activation
@@ -135,18 +138,14 @@ class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
         return epsilon_greedy(self, self._duel(embedding)[..., 0], epsilon, action_mask)
 
 
-class DistributionalDiscreteQNetwork(PolicyHead, nn.Module):
+class DistributionalDiscreteQNetwork(EpsilonGreedyHead):
     """Distributions of action values on evenly spaced atoms (C51).
 
     Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int  # number of actions
-    epsilon: Epsilon  # probability of a random action, in [0, 1]
     num_atoms: int  # number of atoms
     vmin: Scalar  # smallest atom
     vmax: Scalar  # largest atom
@@ -176,18 +175,14 @@ def _atom_policy(head: Any, logits: Array, epsilon: Any, action_mask: Array | No
     return epsilon_greedy(head, q, epsilon, action_mask), logits, atoms[..., 0, :]
 
 
-class DistributionalDuelingQNetwork(_Dueling, PolicyHead, nn.Module):
+class DistributionalDuelingQNetwork(_Dueling, EpsilonGreedyHead):
     """Distributions of action values on evenly spaced atoms, from dueling streams.
 
     Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int  # number of actions
-    epsilon: Epsilon  # probability of a random action, in [0, 1]
     num_atoms: int  # number of atoms
     vmin: Scalar  # smallest atom
     vmax: Scalar  # largest atom

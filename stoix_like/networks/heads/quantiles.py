@@ -14,10 +14,9 @@ import numpy as np
 from jax.nn.initializers import lecun_normal
 from jaxtyping import Array, Float
 
-from stoix_like.envs.spaces import Discrete
 from stoix_like.networks import distributions
-from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
-from stoix_like.networks.heads.q_networks import epsilon_greedy
+from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, dense
+from stoix_like.networks.heads.q_networks import EpsilonGreedyHead, epsilon_greedy
 from stoix_like.networks.requirements import (
     ACTION_VALUE_ANY_QUANTILES,
     ACTION_VALUE_QUANTILES,
@@ -111,18 +110,14 @@ def _cos_pi(x: Array) -> Array:
     return s * functools.reduce(lambda series, c: series * s**2 + c, reversed(coefficients), jnp.zeros_like(s))
 
 
-class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
+class QuantileDiscreteQNetwork(EpsilonGreedyHead):
     """Evenly weighted quantiles of action values (QR-DQN).
 
     Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_QUANTILES
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int  # number of actions
-    epsilon: Epsilon  # probability of a random action, in [0, 1]
     num_quantiles: int  # number of quantiles
     kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
@@ -145,18 +140,14 @@ class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
         return epsilon_greedy(self, quantiles.mean(-2), epsilon, action_mask), quantiles
 
 
-class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
+class ImplicitQuantileDiscreteQNetwork(EpsilonGreedyHead):
     """Quantiles of action values at sampled levels (IQN).
 
     Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018).
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ANY_QUANTILES
-    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    takes_action_mask: ClassVar[bool] = True
 
-    action_dim: int  # number of actions
-    epsilon: Epsilon  # probability of a random action, in [0, 1]
     num_quantiles: int = 64  # number of levels where none are passed
     num_cosines: int = 64  # number of cosine features of a level
     kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
