@@ -232,8 +232,7 @@ def explained_variance(
     check_shapes("prediction[*B] target[*B]", (prediction, target))
 
     def average(terms: dict[str, Array]) -> dict[str, Array]:
-        averaged: dict[str, Array] = mean_over(means(terms), axis_names)
-        return averaged
+        return mean_over(means(terms), axis_names)
 
     terms = {"error": target - prediction, "target": target}
     centres = average(terms)
@@ -249,9 +248,8 @@ def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, "
     for name, term in terms.items():
         by_size.setdefault(term.size, {})[name] = term.reshape(-1)
     averaged = [jnp.mean(jnp.stack([*group.values()]), axis=1) for group in by_size.values()]
-    found = {
-        name: mean[i] for group, mean in zip(by_size.values(), averaged, strict=True) for i, name in enumerate(group)
-    }
+    groups = zip(by_size.values(), averaged, strict=True)
+    found = {name: mean[i] for group, mean in groups for i, name in enumerate(group)}
     return {name: found[name] for name in terms}
 
 
@@ -324,8 +322,7 @@ def periodically(
         return operand, jax.tree.map(lambda metric: period * metric, metrics)
 
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
-    after: tuple[Any, Any] = apply_where((count + 1) % period == 0, taken, (operand, zeros))
-    return after
+    return apply_where((count + 1) % period == 0, taken, (operand, zeros))
 
 
 @jax.jit

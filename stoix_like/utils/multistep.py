@@ -165,11 +165,8 @@ def batch_truncated_generalized_advantage_estimation(
     Raises:
         ValueError: unless either `values` or both `v_tm1` and `v_t` are passed.
     """
-    _check_sequences(
-        "r_t[B,T] discount_t[B,T] values[B,T+1] v_tm1[B,T] v_t[B,T] truncation_t[B,T]",
-        (r_t, discount_t, values, v_tm1, v_t, truncation_t),
-        time_major,
-    )
+    arrays = r_t, discount_t, values, v_tm1, v_t, truncation_t
+    _check_sequences("r_t[B,T] discount_t[B,T] values[B,T+1] v_tm1[B,T] v_t[B,T] truncation_t[B,T]", arrays, time_major)
     v_tm1, v_t = _pair_of_values(values, v_tm1, v_t, time_major)
     delta_t = r_t + discount_t * v_t - v_tm1
     delta_t, discount_t, lambda_, truncation_t = _swap(time_major, delta_t, discount_t, lambda_, truncation_t)
@@ -216,9 +213,8 @@ def batch_n_step_bootstrapped_returns(
     Raises:
         ValueError: if `n` is less than 1.
     """
-    _check_sequences(
-        "r_t[B,T] discount_t[B,T] v_t[B,T] truncation_t[B,T]", (r_t, discount_t, v_t, truncation_t), time_major
-    )
+    arrays = r_t, discount_t, v_t, truncation_t
+    _check_sequences("r_t[B,T] discount_t[B,T] v_t[B,T] truncation_t[B,T]", arrays, time_major)
     if n < 1:
         raise ValueError(f"n={n} must be at least 1")
     r_t, discount_t, v_t, lambda_t, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_t, truncation_t)
@@ -265,17 +261,11 @@ def batch_transformed_n_step_returns(
     Raises:
         ValueError: if `n` is less than 1.
     """
+    v_t, options = tx_pair.apply_inv(v_t), (1.0, stop_target_gradients)
     returns = batch_n_step_bootstrapped_returns(
-        r_t,
-        discount_t,
-        tx_pair.apply_inv(v_t),
-        n,
-        stop_target_gradients=stop_target_gradients,
-        truncation_t=truncation_t,
-        time_major=time_major,
+        r_t, discount_t, v_t, n, *options, truncation_t=truncation_t, time_major=time_major
     )
-    transformed: Array = tx_pair.apply(returns)
-    return transformed
+    return tx_pair.apply(returns)
 
 
 def _windows(bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], n: int) -> tuple[Array, Array]:
@@ -334,11 +324,8 @@ def batch_general_off_policy_returns_from_q_and_v(
     Raises:
         ValueError: if the shapes do not fit together.
     """
-    _check_sequences(
-        "r_t[B,T] q_t[B,T-1] v_t[B,T] discount_t[B,T] c_t[B,T-1] truncation_t[B,T]",
-        (r_t, q_t, v_t, discount_t, c_t, truncation_t),
-        time_major,
-    )
+    arrays = r_t, q_t, v_t, discount_t, c_t, truncation_t
+    _check_sequences("r_t[B,T] q_t[B,T-1] v_t[B,T] discount_t[B,T] c_t[B,T-1] truncation_t[B,T]", arrays, time_major)
     q_t, v_t, r_t, discount_t, c_t, truncation_t = _swap(time_major, q_t, v_t, r_t, discount_t, c_t, truncation_t)
     zeros = jnp.zeros_like(r_t[:1])
     c_t = _finite(_trace(jnp.concatenate([c_t, zeros]), truncation_t, r_t, discount_t, v_t, c_t))
@@ -387,16 +374,9 @@ def batch_retrace_continuous(
     _check_sequences("r_t[B,T] q_tm1[B,T] q_t[B,T-1] log_rhos[B,T-1]", (r_t, q_tm1, q_t, log_rhos), time_major)
     lambda_, log_rho_t = _swap(time_major, lambda_, log_rhos)
     (c_t,) = _swap(time_major, _trace(lambda_, None, log_rho_t) * jnp.exp(jnp.minimum(log_rho_t, 0.0)))
+    arrays = q_t, v_t, r_t, discount_t, c_t
     target_tm1 = batch_general_off_policy_returns_from_q_and_v(
-        q_t,
-        v_t,
-        r_t,
-        discount_t,
-        c_t,
-        stop_target_gradients,
-        truncation_t=truncation_t,
-        time_major=time_major,
-        associative=associative,
+        *arrays, stop_target_gradients, truncation_t=truncation_t, time_major=time_major, associative=associative
     )
     return target_tm1 - q_tm1
 
@@ -432,9 +412,8 @@ def batch_lambda_returns(
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
-    _check_sequences(
-        "r_t[B,T] discount_t[B,T] v_t[B,T] truncation_t[B,T]", (r_t, discount_t, v_t, truncation_t), time_major
-    )
+    arrays = r_t, discount_t, v_t, truncation_t
+    _check_sequences("r_t[B,T] discount_t[B,T] v_t[B,T] truncation_t[B,T]", arrays, time_major)
     r_t, discount_t, v_t, lambda_, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_, truncation_t)
     trace = _trace(lambda_, truncation_t, r_t, discount_t, v_t)
     bias = r_t + discount_t * (1.0 - trace) * v_t
@@ -476,17 +455,8 @@ def batch_discounted_returns(
     value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, jnp.result_type(r_t, discount_t, v_t))
     if value_t.ndim == 1:
         value_t = value_t[None] if time_major else value_t[:, None]
-    value_t = jnp.broadcast_to(value_t, r_t.shape)
-    return batch_lambda_returns(
-        r_t,
-        discount_t,
-        value_t,
-        1.0,
-        stop_target_gradients,
-        time_major,
-        truncation_t=truncation_t,
-        associative=associative,
-    )
+    value_t, options = jnp.broadcast_to(value_t, r_t.shape), (1.0, stop_target_gradients, time_major)
+    return batch_lambda_returns(r_t, discount_t, value_t, *options, truncation_t=truncation_t, associative=associative)
 
 
 def importance_corrected_td_errors(
@@ -524,10 +494,8 @@ def importance_corrected_td_errors(
     Returns:
         `[T]` errors.
     """
-    check_shapes(
-        "r_t[T] discount_t[T] rho_tm1[T] values[T+1] truncation_t[T] v_t[T]",
-        (r_t, discount_t, rho_tm1, values, truncation_t, v_t),
-    )
+    arrays = r_t, discount_t, rho_tm1, values, truncation_t, v_t
+    check_shapes("r_t[T] discount_t[T] rho_tm1[T] values[T+1] truncation_t[T] v_t[T]", arrays)
     v_tm1 = values[:-1]
     delta_t = r_t + discount_t * (values[1:] if v_t is None else v_t) - v_tm1
     rho_tm1 = _finite(rho_tm1)
@@ -570,16 +538,8 @@ def batch_q_lambda(
         `[B, T]` returns from the observations at `tm1`.
     """
     _check_sequences("r_t[B,T] q_t[B,T,A]", (r_t, q_t), time_major)
-    return batch_lambda_returns(
-        r_t,
-        discount_t,
-        jnp.max(q_t, axis=-1),
-        lambda_,
-        stop_target_gradients,
-        time_major,
-        truncation_t=truncation_t,
-        associative=associative,
-    )
+    v_t, options = jnp.max(q_t, axis=-1), (lambda_, stop_target_gradients, time_major)
+    return batch_lambda_returns(r_t, discount_t, v_t, *options, truncation_t=truncation_t, associative=associative)
 
 
 def batch_peng_q_lambda(
@@ -617,16 +577,9 @@ def batch_peng_q_lambda(
         `[B, T]` returns from the observations at `tm1`.
     """
     _check_sequences("r_t[B,T] q_t[B,T,A] pi_t[B,T,A]", (r_t, q_t, pi_t), time_major)
-    return batch_lambda_returns(
-        r_t,
-        discount_t,
-        jnp.sum(pi_t * jnp.where(pi_t > 0.0, q_t, 0.0), axis=-1),
-        lambda_,
-        stop_target_gradients,
-        time_major,
-        truncation_t=truncation_t,
-        associative=associative,
-    )
+    v_t = jnp.sum(pi_t * jnp.where(pi_t > 0.0, q_t, 0.0), axis=-1)
+    options = lambda_, stop_target_gradients, time_major
+    return batch_lambda_returns(r_t, discount_t, v_t, *options, truncation_t=truncation_t, associative=associative)
 
 
 def batch_vtrace(
@@ -666,11 +619,8 @@ def batch_vtrace(
     Returns:
         `[B, T]` errors, target minus value.
     """
-    _check_sequences(
-        "r_t[B,T] v_tm1[B,T] v_t[B,T] discount_t[B,T] rho_tm1[B,T] truncation_t[B,T]",
-        (r_t, v_tm1, v_t, discount_t, rho_tm1, truncation_t),
-        time_major,
-    )
+    arrays = r_t, v_tm1, v_t, discount_t, rho_tm1, truncation_t
+    _check_sequences("r_t[B,T] v_tm1[B,T] v_t[B,T] discount_t[B,T] rho_tm1[B,T] truncation_t[B,T]", arrays, time_major)
     v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t = _swap(
         time_major, v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t
     )

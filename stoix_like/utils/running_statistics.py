@@ -311,8 +311,7 @@ def _merge(
 def _transpose(outer: PyTree, nest: PyTree) -> _LeafStatistics:
     """Turn a nest of leaf statistics into leaf statistics of nests."""
     inner = jax.tree.structure(_LeafStatistics(*range(5)))
-    transposed: _LeafStatistics = jax.tree.transpose(jax.tree.structure(outer), inner, nest)
-    return transposed
+    return jax.tree.transpose(jax.tree.structure(outer), inner, nest)
 
 
 def _num_batch_dims(mean: PyTree, batch: PyTree, weights: Array | None, validate: bool) -> int | None:

@@ -52,8 +52,7 @@ def two_hot(target: Float[Array, "*B"], atoms: Float[Array, "K"]) -> Float[Array
     # Above the outermost atoms, both lines are at least 1.
     gaps = jnp.diff(atoms)
     below, above = jnp.concatenate([gaps[:1], gaps]), jnp.concatenate([gaps, gaps[-1:]])
-    first, last, rising, falling = (
-        prepend_dims(x, target.ndim + 1) for x in (atoms - below, atoms + above, 1.0 / below, 1.0 / above)
-    )
+    lines = atoms - below, atoms + above, 1.0 / below, 1.0 / above
+    first, last, rising, falling = (prepend_dims(x, target.ndim + 1) for x in lines)
     target = jax.lax.stop_gradient(jnp.clip(target, atoms[0], atoms[-1]))[..., None]
     return jnp.clip(jnp.minimum((target - first) * rising, (last - target) * falling), 0.0, 1.0)

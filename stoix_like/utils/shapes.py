@@ -45,10 +45,8 @@ def check_last_axes(name: str, shape: Sequence[Any], needed: Sequence[Any], leas
 @functools.cache
 def _parse(layout: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Split a layout into names and their axes."""
-    return tuple(
-        (name, tuple(axis.strip() for axis in axes.split(",") if axis.strip()))
-        for name, axes in _ARGUMENT.findall(layout)
-    )
+    found = _ARGUMENT.findall(layout)
+    return tuple((name, tuple(axis.strip() for axis in axes.split(",") if axis.strip())) for name, axes in found)
 
 
 def _expected(axes: tuple[str, ...], shape: tuple[Any, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:

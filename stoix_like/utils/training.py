@@ -68,17 +68,15 @@ def make_learning_rate(
         AttributeError: if the config lacks one of these attributes.
         ValueError: if a count is less than 1, or the share is not in (0, 1).
     """
-    grouped = hasattr(config, "system")
-    system, arch = (config.system, config.arch) if grouped else (config, config)
+    system, arch = (config.system, config.arch) if hasattr(config, "system") else (config, config)
     decay = system.decay_learning_rates
     if not decay:
         return init_lr
     final = 0.0 if isinstance(decay, bool) else decay
     if not 0.0 <= final < 1.0:
         raise ValueError(f"decay_learning_rates={decay} must be true, false or a share below 1")
-    return make_learning_rate_schedule(
-        init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches, final
-    )
+    num_minibatches = 1 if num_minibatches is None else num_minibatches
+    return make_learning_rate_schedule(init_lr, arch.num_updates, num_epochs, num_minibatches, final)
 
 
 def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:

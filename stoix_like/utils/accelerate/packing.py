@@ -141,11 +141,11 @@ def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
 
 def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT) -> TreeT:
     """Run `jax.lax.fori_loop`, with the scalars of its carry packed on GPUs."""
-    return unpack_scalars(
-        jax.lax.fori_loop(
-            start, stop, lambda i, carry: pack_scalars(body(i, unpack_scalars(carry))), pack_scalars(first)
-        )
-    )
+
+    def packed_body(i: Any, carry: Any) -> Any:
+        return pack_scalars(body(i, unpack_scalars(carry)))
+
+    return unpack_scalars(jax.lax.fori_loop(start, stop, packed_body, pack_scalars(first)))
 
 
 def scan(
@@ -174,10 +174,8 @@ def _unpack(node: Any) -> Any:
     # The transpose of a split is one concatenation, of slices a sum of padded arrays.
     sizes = [math.prod(shape) for shape, _ in inside]
     columns = jax.lax.split(node.rows, sizes, axis=node.rows.ndim - 1) if sizes else ()
-    unpacked = (
-        _from_bits(column, dtype).reshape(*column.shape[:-1], *shape)
-        for column, (shape, dtype) in zip(columns, inside, strict=True)
-    )
+    pairs = zip(columns, inside, strict=True)
+    unpacked = (_from_bits(column, dtype).reshape(*column.shape[:-1], *shape) for column, (shape, dtype) in pairs)
     others = iter(node.others)
     return jax.tree.unflatten(node.structure, [next(others if entry is None else unpacked) for entry in node.layout])
 

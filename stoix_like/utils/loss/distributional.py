@@ -36,10 +36,8 @@ def categorical_td_learning_per_example(
     Returns:
         The losses, one per example.
     """
-    check_shapes(
-        "v_logits_tm1[B,K] v_atoms_tm1[B,K] r_t[B] d_t[B] v_logits_t[B,M] v_atoms_t[B,M]",
-        (v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t),
-    )
+    arrays = v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t
+    check_shapes("v_logits_tm1[B,K] v_atoms_tm1[B,K] r_t[B] d_t[B] v_logits_t[B,M] v_atoms_t[B,M]", arrays)
     target = _project(r_t[:, None] + d_t[:, None] * v_atoms_t, jax.nn.softmax(v_logits_t), v_atoms_tm1)
     return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(v_logits_tm1), axis=-1)
 
@@ -74,10 +72,8 @@ def categorical_critics_loss_per_example(
     Returns:
         The losses, one per example.
     """
-    check_shapes(
-        "v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B] v_logits_t[B,K,C]",
-        (v_logits_tm1, v_atoms, r_t, d_t, v_logits_t),
-    )
+    arrays = v_logits_tm1, v_atoms, r_t, d_t, v_logits_t
+    check_shapes("v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B] v_logits_t[B,K,C]", arrays)
     # Triangles take atoms^2 operations, in one kernel of an accelerator; a scatter takes 2 atoms, one after another.
     project = jax.vmap(_scatter if on_cpu() else _project, (None, -1, None), -1)
     target = project(r_t[:, None] + d_t[:, None] * v_atoms, jax.nn.softmax(v_logits_t, axis=1), v_atoms)
@@ -126,9 +122,8 @@ def categorical_double_q_learning(
         (q_logits_tm1, q_atoms_tm1, a_tm1, r_t, d_t, q_logits_t, q_atoms_t, q_t_selector),
     )
     greedy_logits_t = taken(q_logits_t, jnp.argmax(q_t_selector, axis=-1))
-    return categorical_td_learning_per_example(
-        taken(q_logits_tm1, a_tm1), q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t
-    )
+    logits_tm1 = taken(q_logits_tm1, a_tm1)
+    return categorical_td_learning_per_example(logits_tm1, q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t)
 
 
 def _project(atoms: Array, probs: Array, support: Array) -> Array:
@@ -151,9 +146,8 @@ def _scatter(atoms: Array, probs: Array, support: Array) -> Array:
     below = jnp.clip(position.astype(jnp.int32), 0, last - 1)
     above_probs = (position - below) * probs
     rows = jnp.arange(len(atoms))[:, None]
-    projected = (
-        jnp.zeros(support.shape, above_probs.dtype).at[rows, below].add(probs - above_probs, mode="promise_in_bounds")
-    )
+    projected = jnp.zeros(support.shape, above_probs.dtype)
+    projected = projected.at[rows, below].add(probs - above_probs, mode="promise_in_bounds")
     return projected.at[rows, below + 1].add(above_probs, mode="promise_in_bounds")
 
 
@@ -400,10 +394,8 @@ def quantile_critic_loss_per_example(
     Returns:
         The losses, one per example.
     """
-    check_shapes(
-        "dist_q_tm1[B,K,C] tau_q_tm1[B,K] r_t[B] d_t[B] dist_q_t[B,M] log_prob_t[B]",
-        (dist_q_tm1, tau_q_tm1, r_t, d_t, dist_q_t, log_prob_t),
-    )
+    arrays = dist_q_tm1, tau_q_tm1, r_t, d_t, dist_q_t, log_prob_t
+    check_shapes("dist_q_tm1[B,K,C] tau_q_tm1[B,K] r_t[B] d_t[B] dist_q_t[B,M] log_prob_t[B]", arrays)
     target = r_t[:, None] + d_t[:, None] * (dist_q_t - temperature * log_prob_t[:, None])
 
     size, num_quantiles, num_critics = dist_q_tm1.shape

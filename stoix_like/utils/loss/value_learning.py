@@ -56,8 +56,7 @@ def clipped_value_loss_per_example(
     check_shapes("pred_value_t[*B] behavior_value_t[*B] targets_t[*B]", (pred_value_t, behavior_value_t, targets_t))
     behavior_value_t, targets_t = stop_gradient((behavior_value_t, targets_t))
     clipped_value = behavior_value_t + jnp.clip(pred_value_t - behavior_value_t, -epsilon, epsilon)
-    errors = jnp.maximum(jnp.square(pred_value_t - targets_t), jnp.square(clipped_value - targets_t))
-    return 0.5 * errors
+    return 0.5 * jnp.maximum(jnp.square(pred_value_t - targets_t), jnp.square(clipped_value - targets_t))
 
 
 clipped_value_loss = mean_of(clipped_value_loss_per_example)
@@ -157,10 +156,8 @@ def double_q_learning_per_example(
     Returns:
         The losses, one per example.
     """
-    check_shapes(
-        "q_tm1[B,A] q_t_value[B,A] a_tm1[B] r_t[B] d_t[B] q_t_selector[B,A]",
-        (q_tm1, q_t_value, a_tm1, r_t, d_t, q_t_selector),
-    )
+    arrays = q_tm1, q_t_value, a_tm1, r_t, d_t, q_t_selector
+    check_shapes("q_tm1[B,A] q_t_value[B,A] a_tm1[B] r_t[B] d_t[B] q_t_selector[B,A]", arrays)
     v_t = values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1))
     return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t, d_t, v_t, huber_loss_parameter)
 
@@ -203,10 +200,8 @@ def munchausen_q_learning_per_example(
     Returns:
         The losses, one per example.
     """
-    check_shapes(
-        "q_tm1[B,A] q_tm1_target[B,A] a_tm1[B] r_t[B] d_t[B] q_t_target[B,A]",
-        (q_tm1, q_tm1_target, a_tm1, r_t, d_t, q_t_target),
-    )
+    arrays = q_tm1, q_tm1_target, a_tm1, r_t, d_t, q_t_target
+    check_shapes("q_tm1[B,A] q_tm1_target[B,A] a_tm1[B] r_t[B] d_t[B] q_t_target[B,A]", arrays)
     log_policy = entropy_temperature * jax.nn.log_softmax(q_tm1_target / entropy_temperature)
     bonus = munchausen_coefficient * jnp.clip(values_of_actions(log_policy, a_tm1), clip_value_min, 0.0)
     soft_v_t = entropy_temperature * jax.nn.logsumexp(q_t_target / entropy_temperature, axis=-1)

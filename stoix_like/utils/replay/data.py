@@ -48,9 +48,8 @@ class DataConfig(DataFile):
     def only_data(self) -> bool:
         """True if the data take the place of a replay buffer."""
         shares = self.data_fraction, self.final_data_fraction
-        return self.data is not None and all(
-            isinstance(share, float | None) and share in (1.0, None) for share in shares
-        )
+        are_one = all(isinstance(share, float | None) and share in (1.0, None) for share in shares)
+        return self.data is not None and are_one
 
     def check_data(self, has_all: bool) -> None:
         """Refuse data for a system that cannot learn from them."""
@@ -94,9 +93,7 @@ class Data(NamedTuple):
 
     def take(self, rows: jax.Array, reward_scale: Scalar) -> Step:
         """Return the steps at rows `[...]`, with scaled rewards."""
-        observation, action, reward, terminated, truncated = (
-            jax.tree.map(lambda x: jnp.asarray(x)[rows], entry) for entry in self[:5]
-        )
+        observation, action, reward, terminated, truncated = jax.tree.map(lambda x: jnp.asarray(x)[rows], self[:5])
         successor = jax.tree.map(lambda x: jnp.asarray(x)[rows + 1], self.observation)
         return Step(observation, action, reward * reward_scale, terminated, truncated, successor)
 
@@ -171,9 +168,8 @@ def with_data(
         # last environments would never be learned from; one sample stays, see `feed_back`.
         places = jax.random.permutation(order_key, batch) if has_priorities else jnp.arange(batch)
         is_data = places >= batch - jnp.minimum(number, batch - has_priorities)
-        return type(drawn)(
-            *(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in zip(axes, recorded, drawn, strict=True))
-        )
+        entries = zip(axes, recorded, drawn, strict=True)
+        return type(drawn)(*(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in entries))
 
     def feed_back(state: Counted, indices: Any, values: PyTree) -> Counted:
         if isinstance(indices, jax.Array):

@@ -146,9 +146,8 @@ def _add(pool: FramePool, steps: Transition, num_frames: int) -> tuple[FramePool
     # Of the step before the rollout, and of its own steps.
     before = positions(jnp.arange(-1, num_steps)[:, None])
     after = positions(jnp.arange(num_steps + 1)[:, None])
-    newest, newest_successor = (
-        _newest(observation.agent_view, num_frames) for observation in (steps.observation, steps.next_observation)
-    )
+    views = steps.observation.agent_view, steps.next_observation.agent_view
+    newest, newest_successor = (_newest(view, num_frames) for view in views)
     last = jnp.concatenate([pool.frames[after[0]][None], newest_successor])
     where = jnp.concatenate([after, jnp.where(is_stored, ring + slot, nowhere)])
     frames = jnp.concatenate([newest, newest_successor[-1:], last])

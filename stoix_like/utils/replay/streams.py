@@ -246,8 +246,7 @@ def _draw(
     """Draw sequences of recorded data, which start like episodes: the latent state before them is unknown."""
     data, rows = spec.data, len(spec.data.reward)
     first = jax.random.randint(key, (batch,), 0, max(rows - length + 1, 1))
-    places = first[None] + jnp.arange(length)[:, None]
-    places = jnp.minimum(places, rows - 1)
+    places = jnp.minimum(first[None] + jnp.arange(length)[:, None], rows - 1)
     starts, is_last = data.is_first(places), ~jnp.asarray(data.valid)[places]
     is_first, before = starts.at[0].set(True), data.take(places - 1, reward_scale)
     # The reward of a first entry within an episode is known, and a target.
