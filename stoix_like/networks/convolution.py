@@ -32,8 +32,7 @@ def make_convolution(
     Returns:
         The module.
     """
-    if sliced is None:
-        sliced = on_cpu()
+    sliced = on_cpu() if sliced is None else sliced
     return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve_slices if sliced else None, **kwargs)
 
 
@@ -51,11 +50,8 @@ def make_upsampling_convolution(
     Returns:
         The module.
     """
-    if sliced is None:
-        sliced = on_cpu()
-    return nn.Conv(
-        channels, kernel, conv_general_dilated=functools.partial(convolve_upsampled, sliced=sliced), **kwargs
-    )
+    convolve = functools.partial(convolve_upsampled, sliced=on_cpu() if sliced is None else sliced)
+    return nn.Conv(channels, kernel, conv_general_dilated=convolve, **kwargs)
 
 
 def convolve_upsampled(
@@ -150,9 +146,8 @@ def convolve_slices(
     if math.prod(strides) > 1 and height % strides[0] == width % strides[1] == 0:
         blocks = jnp.moveaxis(_blocks(jnp.moveaxis(kernel, -1, 0), strides), 0, -1)
         return _add_products(_blocks(x, strides), blocks, precision)
-    rows, columns = (
-        (size - span) // step + 1 for size, span, step in zip(x.shape[1:3], (height, width), strides, strict=True)
-    )
+    sizes = zip(x.shape[1:3], (height, width), strides, strict=True)
+    rows, columns = ((size - span) // step + 1 for size, span, step in sizes)
 
     def shifted(u: int, v: int) -> Array:
         last = (u + (rows - 1) * strides[0] + 1, v + (columns - 1) * strides[1] + 1)
@@ -160,9 +155,8 @@ def convolve_slices(
 
     patches = jnp.concatenate([shifted(u, v) for u in range(height) for v in range(width)], axis=-1)
     matrix = kernel.reshape(math.prod(kernel.shape[:3]), -1)
-    return jnp.dot(patches.reshape(-1, len(matrix)), matrix, precision=precision).reshape(
-        -1, rows, columns, kernel.shape[3]
-    )
+    products = jnp.dot(patches.reshape(-1, len(matrix)), matrix, precision=precision)
+    return products.reshape(-1, rows, columns, kernel.shape[3])
 
 
 def _blocks(images: Float[Array, "B H W C"], sizes: Sequence[int]) -> Float[Array, "B Y X D"]:

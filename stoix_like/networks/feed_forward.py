@@ -149,7 +149,7 @@ def embed_both(network: _FeedForward, params: Any, other_params: Any, observatio
     return jax.vmap(lambda torso: network.apply({"params": {"torso": torso}}, observation, method="embed"))(torsos)
 
 
-class FeedForwardActorCritic(Network):
+class FeedForwardActorCritic(_FeedForward):
     """A feed-forward policy and value function that share the input layer and the torso.
 
     The action mask of an observation is passed to the action head.
@@ -184,8 +184,7 @@ class FeedForwardActorCritic(Network):
         Raises:
             ValueError: the observation has an action mask that the action head does not take.
         """
-        x = self.input_layer(observation, **(input_kwargs or {}))
-        x = units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
+        x = self.embed(observation, input_kwargs, torso_kwargs)
         policy = self.action_head(x, **policy_kwargs(self.action_head, observation, actor_head_kwargs))
         return policy, self.critic_head(x, **(critic_head_kwargs or {}))
 

@@ -60,10 +60,8 @@ class UnitDense(nn.Module):
         def init(*args: Any) -> Array:
             return to_sphere(orthogonal()(*args), -2)
 
-        x, kernel = promote_dtype(
-            x, self.param(UNIT_KERNEL, init, (x.shape[-1], self.features), jnp.float32), dtype=self.dtype
-        )
-        return jnp.dot(x, kernel)
+        kernel = self.param(UNIT_KERNEL, init, (x.shape[-1], self.features), jnp.float32)
+        return jnp.dot(*promote_dtype(x, kernel, dtype=self.dtype))
 
 
 class Scaler(nn.Module):

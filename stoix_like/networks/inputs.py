@@ -132,8 +132,7 @@ class DictInput(nn.Module):
             return _flatten(view, num_dims)
         torso = self.layers[name]
         takes_vectors = getattr(torso, "view_dims", None) == (1,)
-        embedding: Array = torso(_flatten(view, num_dims) if takes_vectors else view)
-        return embedding
+        return torso(_flatten(view, num_dims) if takes_vectors else view)
 
 
 class TorsoInput(nn.Module):
@@ -145,8 +144,7 @@ class TorsoInput(nn.Module):
     @nn.compact
     def __call__(self, observation: Any) -> Float[Array, "*batch F"]:
         """Embed the output of the other input layer, a view that the torso takes: `[..., F]`."""
-        embedding: Array = self.pre_torso(self.input_layer(observation))
-        return embedding
+        return self.pre_torso(self.input_layer(observation))
 
 
 class StepCountInput(nn.Module):

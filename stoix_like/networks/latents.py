@@ -28,9 +28,8 @@ def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Flo
     probs = jax.nn.softmax(logits.astype(jnp.float32))
     num_classes = probs.shape[-1]
     # A product: cumulative sums are slower on CPUs, and several kernels on accelerators.
-    below = jnp.dot(
-        jax.lax.stop_gradient(probs), np.triu(np.ones((num_classes, num_classes), np.float32)), precision="highest"
-    )
+    upper = np.triu(np.ones((num_classes, num_classes), np.float32))
+    below = jnp.dot(jax.lax.stop_gradient(probs), upper, precision="highest")
     drawn = jax.random.uniform(key, (*probs.shape[:-1], 1))
     # The sum of all probabilities may be rounded down to less than the number.
     index = jnp.minimum(jnp.sum(drawn >= below, axis=-1), num_classes - 1)

@@ -28,9 +28,7 @@ class MonotonicMixer(nn.Module):
     @nn.compact
     def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:
         """Mix values `[..., A]` of agents by the state `[..., S]` of their game: `[...]` values of the team."""
-        num_agents = values.shape[-1]
-        w_1 = jnp.abs(self._hyper(num_agents * self.embed_dim, state))
-        w_1 = w_1.reshape(*values.shape, self.embed_dim)
+        w_1 = jnp.abs(self._hyper(values.shape[-1] * self.embed_dim, state)).reshape(*values.shape, self.embed_dim)
         hidden = nn.elu(jnp.einsum("...a,...ae->...e", values, w_1) + self._hyper(self.embed_dim, state))
         w_2 = jnp.abs(self._hyper(self.embed_dim, state))
         return jnp.sum(hidden * w_2, axis=-1) + self._hyper(1, state)[..., 0]

@@ -112,6 +112,5 @@ class ScalePostProcessor(nn.Module):
     @nn.compact
     def __call__(self, distribution: Any) -> PostProcessedDistribution:
         """Return the distribution with mapped samples."""
-        return PostProcessedDistribution(
-            distribution, functools.partial(self.scale_fn, minimum=self.minimum, maximum=self.maximum)
-        )
+        postprocessor = functools.partial(self.scale_fn, minimum=self.minimum, maximum=self.maximum)
+        return PostProcessedDistribution(distribution, postprocessor)

@@ -115,9 +115,8 @@ class RSSM(nn.Module):
         stochastic = latent.stochastic.reshape(*batch, -1)
         # Actions may be unbounded.
         action = action / jax.lax.stop_gradient(jnp.maximum(1.0, jnp.abs(action)))
-        inputs = jnp.concatenate(
-            [self.from_deterministic(state), self.from_stochastic(stochastic), self.from_action(action)], axis=-1
-        )
+        parts = self.from_deterministic(state), self.from_stochastic(stochastic), self.from_action(action)
+        inputs = jnp.concatenate(parts, axis=-1)
         blocks = state.reshape(*batch, self.num_blocks, -1)
         # Each block sees all of the inputs and its own part of the state.
         x = self.from_inputs(inputs) + self.from_block(blocks).reshape(*batch, -1)

@@ -76,7 +76,5 @@ def record(variables: Any, units: Any) -> None:
     """Add an application of a network to the current records."""
     records = _listener.get()
     assert records is not None
-    flat = {
-        tuple(key.key for key in path[:-1]): leaf for path, leaf in jax.tree.leaves_with_path(units.get(COLLECTION, {}))
-    }
-    records.append(Recorded(variables, flat))
+    leaves = jax.tree.leaves_with_path(units.get(COLLECTION, {}))
+    records.append(Recorded(variables, {tuple(key.key for key in path[:-1]): leaf for path, leaf in leaves}))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -125,8 +123,3 @@ def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
     if rnn_cell_name not in RNN_CELLS:
         raise ConfigError(f"'{rnn_cell_name}' is not a known recurrent cell: {nearest(str(rnn_cell_name), RNN_CELLS)}")
     return RNN_CELLS[rnn_cell_name]
-
-
-def plain_kwargs(kwargs: Any) -> dict[str, Any]:
-    """Return keyword arguments in a module's field, a mapping or a namespace or None, as a dictionary."""
-    return dict(vars(kwargs) if isinstance(kwargs, SimpleNamespace) else kwargs or {})

@@ -42,10 +42,8 @@ def kind_of(space: ObservationSpace) -> str:
         return SYMBOLS
     if jnp.issubdtype(space.dtype, jnp.integer) and space.bounded and _num_symbols(space) <= _MOST_SYMBOLS:
         return SYMBOLS
-    is_image = (
-        len(space.shape) in (2, 3) and min(space.shape[:2]) >= _LEAST_PIXELS and (space.bounded or _is_flag(space))
-    )
-    return IMAGE if is_image else VECTOR
+    is_large = len(space.shape) in (2, 3) and min(space.shape[:2]) >= _LEAST_PIXELS
+    return IMAGE if is_large and (space.bounded or _is_flag(space)) else VECTOR
 
 
 class _Coder(nn.Module):
@@ -105,8 +103,7 @@ class ObservationEncoder(_Coder):
             x = x - 0.5
         x = x.reshape(*x.shape[: x.ndim - len(space.shape)], *_image_shape(space))
         for stage in range(1, len(_sizes(space))):
-            layer = make_convolution(stage * self.channels, self._kernel, (2, 2), dtype=self.dtype)
-            x = self._activate(layer(x))
+            x = self._activate(make_convolution(stage * self.channels, self._kernel, (2, 2), dtype=self.dtype)(x))
         return x.reshape(*x.shape[:-3], -1)
 
 

@@ -36,8 +36,7 @@ class MixedActionDistribution(distrax.Distribution):
     @property
     def batch_shape(self) -> Sizes:
         """Shape of the batch."""
-        shape: Sizes = self._parts[0].batch_shape
-        return shape
+        return self._parts[0].batch_shape
 
     def _sample_n(self, key: Seed, n: int) -> Array:
         return self._sample_n_and_log_prob(key, n)[0]

@@ -127,8 +127,7 @@ class StateDependentNoise(MultivariateNormalDiag):
         # m is one more feature, a constant, with a scale of 1.
         floor = jnp.broadcast_to(jnp.asarray(min_scale, features.dtype), (*features.shape[:-1], 1))
         features = jnp.concatenate([features, floor], axis=-1)
-        width = features.shape[-1]
-        flat_scale = noise_scale.reshape(width - 1, -1)
+        flat_scale = noise_scale.reshape(features.shape[-1] - 1, -1)
         flat_scale = jnp.concatenate([flat_scale, jnp.ones_like(flat_scale[:1])])
         variance = jnp.square(features) @ jnp.square(flat_scale)
         super().__init__(loc, jnp.sqrt(variance).reshape(loc.shape), noise_scale.ndim - 1)

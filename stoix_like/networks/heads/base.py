@@ -85,8 +85,7 @@ def dense(embedding: Array, shape: tuple[int, ...], kernel_init: Initializer | s
 def two_parameters(embedding: Array, action_dim: Shape, kernel_init: Initializer | str) -> tuple[Array, Array]:
     """Return two parameters per entry of an action, from one dense layer; call it in a compact method."""
     shape = action_shape(action_dim)
-    parameters = dense(embedding, (2, *shape), kernel_init)
-    first, second = jnp.moveaxis(parameters, -1 - len(shape), 0)
+    first, second = jnp.moveaxis(dense(embedding, (2, *shape), kernel_init), -1 - len(shape), 0)
     return first, second
 
 

@@ -155,9 +155,8 @@ class StateDependentNoiseHead(BoxHead):
         # jnp.log instead of math.log: the scale may be traced.
         log_scale_init = constant(jnp.log(self.init_scale / math.sqrt(width)))
         log_scale = self.param("log_noise_scale", log_scale_init, (width, *shape), jnp.float32)
-        return distributions.StateDependentNoise(
-            loc, jax.lax.stop_gradient(embedding), jnp.exp(log_scale), self.min_scale
-        )
+        features = jax.lax.stop_gradient(embedding)
+        return distributions.StateDependentNoise(loc, features, jnp.exp(log_scale), self.min_scale)
 
 
 class DeterministicHead(BoxHead):

@@ -71,10 +71,8 @@ class DiscoveredHead(PolicyHead, nn.Module):
         gates = from_state[..., None, :] + prepend_dims(from_action, cell.ndim + 1)
         take, new, keep, show = jnp.split(gates, 4, axis=-1)
         cell = jax.nn.sigmoid(keep + 1.0) * cell[..., None, :] + jax.nn.sigmoid(take) * jnp.tanh(new)
-        hidden: Array = jax.nn.sigmoid(show) * jnp.tanh(cell)
-        return hidden
+        return jax.nn.sigmoid(show) * jnp.tanh(cell)
 
     def _predict(self, name: str, size: int, hidden: Array) -> Array:
         torso = MLPTorso(self.layer_sizes, kernel_init="lecun_normal", name=f"{name}_torso")
-        prediction: Array = nn.Dense(size, name=name)(torso(hidden))
-        return prediction
+        return nn.Dense(size, name=name)(torso(hidden))

@@ -85,9 +85,8 @@ class ImplicitQuantileCriticHead(nn.Module):
         Returns:
             Quantiles `[..., Q]` or `[..., Q, num_values]`, and the levels `[..., Q]` in float32.
         """
-        shape = (*embedding.shape[:-1], self.num_quantiles)
         if tau is None and self.has_rng("tau"):
-            tau = jax.random.uniform(self.make_rng("tau"), shape)
+            tau = jax.random.uniform(self.make_rng("tau"), (*embedding.shape[:-1], self.num_quantiles))
         elif tau is None:
             # The same levels for all inputs: they are embedded once.
             tau = prepend_dims(jnp.asarray(quantile_levels(self.num_quantiles)), embedding.ndim)

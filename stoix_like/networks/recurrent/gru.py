@@ -76,8 +76,8 @@ def _unroll_gru(from_inputs: Array, kernel: Array, bias: Array, state: Array, ke
         return jnp.where(keep_after, after, 0.0), after
 
     keep_after = jnp.concatenate([keep[1:], jnp.ones_like(keep[:1])])
-    inputs = (from_inputs, keep_after)
-    return jax.lax.scan(step, jnp.where(keep[0], state, 0.0), inputs, unroll=_STEPS_PER_ITERATION)[1]
+    first = jnp.where(keep[0], state, 0.0)
+    return jax.lax.scan(step, first, (from_inputs, keep_after), unroll=_STEPS_PER_ITERATION)[1]
 
 
 def _unroll_gru_forward(*args: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -99,8 +99,7 @@ def _unroll_gru_backward(residuals: tuple[Array, ...], d_states: Array) -> tuple
         d_before = by_state * d_state + (by_product * _for_gates(d_state)).astype(kernel.dtype) @ kernel.T
         return d_before.astype(d_after.dtype), d_state
 
-    zero = jnp.zeros_like(state)
-    d_first, d_states = jax.lax.scan(step, zero, inputs, reverse=True, unroll=_STEPS_PER_ITERATION)
+    d_first, d_states = jax.lax.scan(step, jnp.zeros_like(state), inputs, reverse=True, unroll=_STEPS_PER_ITERATION)
     d_products = (by_product * _for_gates(d_states)).astype(kernel.dtype)
     d_kernel = jnp.einsum("...i,...j->ij", before.astype(kernel.dtype), d_products)
     d_inputs = (by_input * _for_gates(d_states)).astype(from_inputs.dtype)

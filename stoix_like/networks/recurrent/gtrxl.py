@@ -176,8 +176,7 @@ class GTrXLCell(ParallelCell):
         """Return the outputs for inputs `[T, ..., H]`, their norms, and the other parts of a `_Sequence`."""
         num_steps, window = len(x), self.window
         positions = self.position(jnp.asarray(encode_distances(window + 1, self.features))).reshape(-1, *self._heads)
-        query = self.query(normed).reshape(*normed.shape[:-1], *self._heads)
-        sequence = _Sequence(query, own, episode, keys, episodes)
+        sequence = _Sequence(self.query(normed).reshape(*normed.shape[:-1], *self._heads), own, episode, keys, episodes)
         attended = _attend(_in_blocks(sequence, window) if num_steps > window else sequence, positions, self.biases)
         if num_steps > window:
             attended = jnp.swapaxes(attended, 0, 1).reshape(-1, *attended.shape[2:])[:num_steps]

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from stoix_like.networks.feed_forward import Network
 from stoix_like.networks.recurrent import LinearCell, ParallelCell, linear_recurrence, step_gru, unroll_gru
-from stoix_like.networks.utils import parse_rnn_cell, plain_kwargs
+from stoix_like.networks.utils import parse_rnn_cell
 from stoix_like.utils.accelerate.platform import map_init
 from stoix_like.utils.jax_utils import append_dims, restore_float32
 from stoix_like.utils.shapes import check_shapes
@@ -137,7 +137,7 @@ class ScannedRNN(Network):
 
     def _make_cells(self, **kwargs: Any) -> list[Any]:
         cell = parse_rnn_cell(self.cell_type)
-        kwargs = plain_kwargs(self.cell_kwargs) | {"dtype": self.dtype} | kwargs
+        kwargs = {**(self.cell_kwargs or {}), "dtype": self.dtype, **kwargs}
         return [cell(features=self.hidden_state_dim, **kwargs) for _ in range(self.num_layers)]
 
     def _per_cell(self, rnn_state: Any) -> Sequence[Any]:

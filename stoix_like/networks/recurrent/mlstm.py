@@ -79,12 +79,9 @@ def _memory_after(start: MatrixMemory, steps: _Steps, row: Array) -> MatrixMemor
     weights = _weights(start, steps, row[None])
     kept, dtype = weights.start[..., 0], steps.key.dtype
     keys = jnp.swapaxes(weights.steps, -1, -2) * steps.key
-    matrix = product("...td,...te->...de", steps.value, keys.astype(dtype))
-    return MatrixMemory(
-        matrix + kept[..., None, None] * start.matrix,
-        jnp.sum(keys, -2) + kept[..., None] * start.normalizer,
-        weights.stabilizer[..., 0],
-    )
+    matrix = product("...td,...te->...de", steps.value, keys.astype(dtype)) + kept[..., None, None] * start.matrix
+    normalizer = jnp.sum(keys, -2) + kept[..., None] * start.normalizer
+    return MatrixMemory(matrix, normalizer, weights.stabilizer[..., 0])
 
 
 def _read(start: MatrixMemory, steps: _Steps) -> _Read:
@@ -94,11 +91,8 @@ def _read(start: MatrixMemory, steps: _Steps) -> _Read:
     value = product("q...ts,...sd->q...td", scores.astype(dtype), steps.value)
     before = product("q...te,...de->q...td", steps.queries, start.matrix.astype(dtype))
     weight_before = product("q...te,...e->q...t", steps.queries, start.normalizer.astype(dtype))
-    return _Read(
-        value + weights.start[None, ..., None] * before,
-        jnp.sum(scores, -1) + weights.start[None] * weight_before,
-        weights.stabilizer,
-    )
+    value = value + weights.start[None, ..., None] * before
+    return _Read(value, jnp.sum(scores, -1) + weights.start[None] * weight_before, weights.stabilizer)
 
 
 def _read_successors(read: _Read, steps: _Steps) -> _Read:
@@ -106,9 +100,8 @@ def _read_successors(read: _Read, steps: _Steps) -> _Read:
     stabilizer = jax.lax.stop_gradient(jnp.maximum(steps.log_forget + read.stabilizer, steps.log_input))
     kept = jnp.exp(steps.log_forget + read.stabilizer - stabilizer)
     weight = jnp.exp(steps.log_input - stabilizer) * jnp.sum(steps.key * steps.queries[0], -1, dtype=jnp.float32)
-    return _Read(
-        kept[..., None] * read.value + weight[..., None] * steps.value, kept * read.weight + weight, stabilizer
-    )
+    value = kept[..., None] * read.value + weight[..., None] * steps.value
+    return _Read(value, kept * read.weight + weight, stabilizer)
 
 
 class MLSTMCell(ParallelCell):
@@ -159,11 +152,8 @@ class MLSTMCell(ParallelCell):
         log_input, forget = jnp.split(gates, 2, axis=-2)
         log_forget = jax.nn.log_sigmoid(forget) if self.forget_gate == "sigmoid" else forget
         reset = jnp.zeros((*gates.shape[:-2], 1, len(x)), bool)
-        return (
-            x,
-            normed,
-            _Steps(log_forget, log_input, key / np.sqrt(width).astype(key.dtype), value, query[None], reset),
-        )
+        key = key / np.sqrt(width).astype(key.dtype)
+        return x, normed, _Steps(log_forget, log_input, key, value, query[None], reset)
 
     def _output(self, read: _Read, x: Array, normed: Array) -> Array:
         """Return the outputs `[T, ..., H]` from what queries find."""

@@ -75,8 +75,7 @@ def hippo_eigenvectors(size: int) -> np.ndarray:
     angle = np.arctan(2.0 * ratio)
     vectors = np.exp(1j * (np.pi * np.arange(size)[:, None] - 2.0 * (np.cumsum(angle, 0) - angle)))
     vectors /= np.sqrt(squares) * (0.5 + 1j * ratio)
-    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=0)
-    return unit
+    return vectors / np.linalg.norm(vectors, axis=0)
 
 
 class S5Cell(LinearCell):
@@ -110,9 +109,7 @@ class S5Cell(LinearCell):
         for name, values in (("real", eigenvalues.real), ("imaginary", eigenvalues.imag)):
             setattr(self, name, self.param(name, lambda _, values=values: jnp.asarray(values, jnp.float32)))
         low, high = np.log(self.dt_min), np.log(self.dt_max)
-        self.log_step = self.param(
-            "log_step", lambda key: jax.random.uniform(key, (self.num_states,), jnp.float32, low, high)
-        )
+        self.log_step = self.param("log_step", jax.random.uniform, (self.num_states,), jnp.float32, low, high)
         self.skip = self.param("skip", initializers.normal(1.0), (self.features,), jnp.float32)
         kwargs: dict[str, Any] = {"use_bias": False, "dtype": self.dtype}
         self.embed = nn.Dense(self.features, **kwargs)
@@ -130,9 +127,8 @@ class S5Cell(LinearCell):
     def _init_decoder(self, key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
         """Draw 2 C in the coordinates of the eigenvectors, for real parts above negative imaginary parts."""
         vectors = hippo_eigenvectors(2 * self.num_states)
-        real, imaginary = initializers.lecun_normal()(key, (len(vectors), 2 * shape[1]), dtype).T.reshape(
-            2, shape[1], -1
-        )
+        drawn = initializers.lecun_normal()(key, (len(vectors), 2 * shape[1]), dtype)
+        real, imaginary = drawn.T.reshape(2, shape[1], -1)
         outputs = 2.0 * (real + 1j * imaginary) @ vectors
         return jnp.concatenate([outputs.real, outputs.imag], -1).T.astype(dtype)
 

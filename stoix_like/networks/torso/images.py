@@ -210,9 +210,8 @@ class VisualResNetTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
 
         def activated(x: Array) -> Array:
-            return activation(
-                nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
-            )
+            x = nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
+            return activation(x)
 
         def convolved(x: Array, channels: int) -> Array:
             return make_convolution(channels, (3, 3), sliced=self.sliced, dtype=self.dtype, kernel_init=kernel_init)(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -47,9 +48,7 @@ class ResNetTorso(nn.Module):
         def activated(x: Array) -> Array:
             return activation(LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x)
 
-        def dense() -> nn.Module:
-            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
-
+        dense = functools.partial(nn.Dense, self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
         x = dense()(as_floats(observation))
         for _ in range(self.num_blocks):
             first, second = dense(), dense()
@@ -88,15 +87,12 @@ class SimBaTorso(nn.Module):
         def dense(size: int, kernel_init: Initializer = block_init) -> nn.Module:
             return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)
 
-        def normalised(x: Array) -> Array:
-            return LayerNorm(dtype=self.dtype)(x)
-
         x = dense(self.hidden_size, parse_initializer(self.kernel_init))(as_floats(observation))
         for _ in range(self.num_blocks):
             first, second = dense(self.expansion * self.hidden_size), dense(self.hidden_size)
-            y = first(normalised(x))
+            y = first(LayerNorm(dtype=self.dtype)(x))
             x = x + second(declare(self, first, activation(y)))
-        return restore_float32(normalised(x), self.dtype)
+        return restore_float32(LayerNorm(dtype=self.dtype)(x), self.dtype)
 
 
 class SimBaV2Torso(nn.Module):
@@ -123,10 +119,7 @@ class SimBaV2Torso(nn.Module):
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Return the embedding, `[..., hidden_size]`, of norm one; uint8 is scaled, see `as_floats`."""
-
-        def dense(size: int) -> nn.Module:
-            return UnitDense(size, dtype=self.dtype)
-
+        dense = functools.partial(UnitDense, dtype=self.dtype)
         x = as_floats(observation)
         x = to_sphere(jnp.concatenate([x, jnp.full((*x.shape[:-1], 1), self.shift, x.dtype)], axis=-1))
         size, width = self.hidden_size, self.expansion * self.hidden_size
@@ -163,8 +156,7 @@ class BroTorso(nn.Module):
         """Return the embedding, `[..., hidden_size]`; uint8 is scaled, see `as_floats`."""
         activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
 
-        def dense() -> nn.Module:
-            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
+        dense = functools.partial(nn.Dense, self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
 
         def normalised(x: Array) -> Array:
             return LayerNorm(dtype=self.dtype)(x)
