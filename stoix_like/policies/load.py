@@ -26,6 +26,7 @@ from stoix_like.policies.policy import Policy
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.contents import reading
+from stoix_like.storage.recorded_runs import varied_hyperparams
 from stoix_like.storage.returns import best_member, lacks_best, last_evaluation, named_best, returns_of
 from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.storage.trust import record_trusted
@@ -217,10 +218,8 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         what = np.where(lacking, what, f"{kept} of {number} evaluation{'s' * (number != 1)}")
         if population.evolves:
             hyperparams = best.get("hyperparams") or hyperparams
-    selected = [
-        f"{name}, return {format_number(value)}" if np.isfinite(value) else name
-        for name, value in zip(what.flat, returns.flat, strict=True)
-    ]
+    pairs = zip(what.flat, returns.flat, strict=True)
+    selected = [f"{name}, return {format_number(value)}" if np.isfinite(value) else name for name, value in pairs]
     return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks)
 
 
@@ -234,12 +233,7 @@ def _targets(run: TrainedRun, host_state: Mapping[str, Any], item: str) -> dict[
 def _hyperparams(host_state: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
     """Return the last hyperparameters of the members, by name."""
     progress, best = host_state["progress"], host_state.get("best", {})
-    varied = {
-        name.removeprefix("hyperparams/"): values
-        for name, values in last_evaluation(host_state).items()
-        if name.startswith("hyperparams/")
-    }
-    return progress.get("hyperparams") or varied or best.get("hyperparams", {})
+    return progress.get("hyperparams") or varied_hyperparams(last_evaluation(host_state)) or best.get("hyperparams", {})
 
 
 def _shapes(run: TrainedRun, host_state: Mapping[str, Any]) -> Any:

@@ -329,10 +329,9 @@ def _matching(item: str, name: str, leaf: Any, target: Any) -> jax.Array:
 
 def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
     """Open every array of some items without reading it, and compare the shapes."""
-    ocp = orbax.load()
     with _reading(run_dir, step) as manager:
         for item, leaves in items.items():
-            found = ocp.StandardCheckpointHandler().metadata(manager.directory / str(step) / item).tree
+            found = orbax.load().StandardCheckpointHandler().metadata(manager.directory / str(step) / item).tree
             # Keys are stored as words along one more axis.
             wrong = [name for name, leaf in leaves.items() if found[name].shape[: leaf.ndim] != leaf.shape]
             if wrong:
@@ -340,21 +339,18 @@ def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
 
 
 def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
-    ocp = orbax.load()
-    stored = _restore(run_dir, step, {HOST_STATE: ocp.args.JsonRestore()})[HOST_STATE]
+    stored = _restore(run_dir, step, {HOST_STATE: orbax.load().args.JsonRestore()})[HOST_STATE]
     if not isinstance(stored, dict) or zlib.crc32(str(stored.get("text")).encode()) != stored.get("crc32"):
         raise _damaged(run_dir, step, f"{HOST_STATE} differs from what was written")
     try:
-        text: dict[str, Any] = parse_json(stored["text"], {HOST_STATE: {}, "checksums": {}})
+        return parse_json(stored["text"], {HOST_STATE: {}, "checksums": {}})
     except (ValueError, TypeError) as error:
         raise _damaged(run_dir, step, f"{HOST_STATE} is not that of a run") from error
-    return text
 
 
 def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
-    ocp = orbax.load()
     with _reading(run_dir, step) as manager:
-        return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
+        return dict(manager.restore(step, args=orbax.load().args.Composite(**args)).items())
 
 
 @contextlib.contextmanager

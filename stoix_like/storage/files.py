@@ -73,13 +73,12 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a text file atomically."""
-    with replaced(path, mode) as file:
-        file.write(text.encode())
+    write_bytes(path, text.encode(), mode)
 
 
-def write_bytes(path: Path, content: bytes | bytearray) -> None:
+def write_bytes(path: Path, content: bytes | bytearray, mode: int = 0o666) -> None:
     """Write a file atomically."""
-    with replaced(path) as file:
+    with replaced(path, mode) as file:
         file.write(content)
 
 

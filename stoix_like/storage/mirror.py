@@ -204,11 +204,8 @@ def _plain_files(run_dir: Path) -> Iterator[str]:
     for place, directories, names in os.walk(run_dir):
         above = Path(place).relative_to(run_dir)
         if above == Path():
-            directories[:] = [
-                name
-                for name in directories
-                if not name.startswith(_DIRECTORIES_TO_SKIP) and not name.endswith(remote.PARTIAL)
-            ]
+            whole = [name for name in directories if not name.endswith(remote.PARTIAL)]
+            directories[:] = [name for name in whole if not name.startswith(_DIRECTORIES_TO_SKIP)]
         for name in sorted(names):
             if name not in _OWN_TO_THE_MACHINE and not name.endswith(".tmp"):
                 yield (above / name).as_posix()

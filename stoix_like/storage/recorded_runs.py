@@ -135,11 +135,8 @@ class Series(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def _read_series(path: Path, metric: str, changed: int) -> Series:
     """Read a metric once for all members of a run, and again once the file has changed."""
-    found = [
-        (record["env_steps"], record.get("wall_seconds"), record.get(metric))
-        for record in read_records(path)
-        if "env_steps" in record
-    ]
+    records = (record for record in read_records(path) if "env_steps" in record)
+    found = [(record["env_steps"], record.get("wall_seconds"), record.get(metric)) for record in records]
     return Series(*map(list, zip(*found, strict=True))) if found else Series([], [], [])
 
 
@@ -216,8 +213,8 @@ def members(run: Run) -> list[Member]:
         ]
     if run.summary or not isinstance(run.last.get(RETURN), list):
         failure = read_failure(run.directory)
-        found = {} if evolves(run) else {k: float(v) for k, v in run.last.items() if k.startswith(HYPERPARAMS)}
-        hyperparams = {name.removeprefix(HYPERPARAMS): value for name, value in found.items()}
+        found = {} if evolves(run) else varied_hyperparams(run.last)
+        hyperparams = {name: float(value) for name, value in found.items()}
         return [Member(run, 0, seed, hyperparams, failure if DIVERGED in failure else None)]
     return list(_members_of_records(run))
 
@@ -233,18 +230,20 @@ def samples(run: Run) -> list[Member]:
 
 def _members_of_records(run: Run) -> Iterator[Member]:
     """Yield the members of a population in a run that has not finished."""
-    last, population = run.last, _population(run)
-    names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
+    last = run.last
+    population = from_mapping(PopulationConfig, run.config["arch"]["population"], "arch.population")
+    varied = {} if evolves(run) else varied_hyperparams(last)
     # A run ends before its next evaluation where all members diverged.
     failed = range(len(last[RETURN])) if DIVERGED in read_failure(run.directory) else last.get("population/failed", ())
     for index in range(len(last[RETURN])):
-        hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
+        hyperparams = {name: values[index] for name, values in varied.items()}
         seed = _seed(run, population, index)
         yield Member(run, index, seed, hyperparams, DIVERGED if index in failed else None)
 
 
-def _population(run: Run) -> PopulationConfig:
-    return from_mapping(PopulationConfig, run.config["arch"]["population"], "arch.population")
+def varied_hyperparams(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters in a record, by name; lists of per-member values in a population."""
+    return {name.removeprefix(HYPERPARAMS): value for name, value in record.items() if name.startswith(HYPERPARAMS)}
 
 
 def _seed(run: Run, population: PopulationConfig, index: int) -> int:

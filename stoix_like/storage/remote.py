@@ -264,9 +264,8 @@ def _fetch_checkpoint(store: Store, step: int, marker: Marker, target: Path, wan
 def _has(directory: Path, wanted: str, files: dict[str, int]) -> bool:
     """Return whether a directory holds these files of the checkpoint with this identity."""
     paths = {directory / name: size for name, size in files.items()}
-    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items()) and (
-        identity(directory) == wanted
-    )
+    have_sizes = all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+    return have_sizes and identity(directory) == wanted
 
 
 def _remove_others(target: Path, names: Set[str], steps: Set[int]) -> None:

@@ -38,8 +38,7 @@ def best_member(*scores: Any) -> int:
 def named_best(run_dir: Path, step: int) -> int | None:
     """Return the member that the summary of a run names as its best; None unless the run ended at this step."""
     summary = read_summary(run_dir)
-    member: int | None = summary.get("population/best", {}).get("member")
-    return member if summary.get("env_steps") == step else None
+    return summary.get("population/best", {}).get("member") if summary.get("env_steps") == step else None
 
 
 def last_evaluation(host_state: Mapping[str, Any]) -> Mapping[str, Any]:

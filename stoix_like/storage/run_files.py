@@ -119,10 +119,9 @@ def read_failure(run_dir: Path) -> str:
 def read_summary(run_dir: Path) -> dict[str, Any]:
     """Read the summary of a complete run."""
     try:
-        found: dict[str, Any] = read_json(run_dir / SUMMARY, _MAX_SUMMARY_BYTES, {})
+        return read_json(run_dir / SUMMARY, _MAX_SUMMARY_BYTES, {})
     except (OSError, ValueError):
         return {}
-    return found
 
 
 def read_environment(run_dir: Path) -> dict[str, Any] | None:
@@ -134,10 +133,9 @@ def read_environment(run_dir: Path) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        found: dict[str, Any] = read_json(path, _MAX_ENVIRONMENT_BYTES, {})
+        return read_json(path, _MAX_ENVIRONMENT_BYTES, {})
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({error}): delete it, and the environment is built") from error
-    return found
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -183,7 +181,6 @@ def _opened(path: Path) -> BinaryIO:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = parse_json(line, _RECORD)
+        return parse_json(line, _RECORD)
     except ValueError:
         return None
-    return record

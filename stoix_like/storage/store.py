@@ -81,8 +81,7 @@ class Store:
 
     def upload_all(self, source: Path, names: list[str], place: str) -> None:
         """Copy files of a local directory to the directory `place`, several at a time where the store allows it."""
-        paths = [self._path(f"{place}/{name}") for name in names]
-        self._fs.put([str(source / name) for name in names], paths)
+        self._fs.put([str(source / name) for name in names], [self._path(f"{place}/{name}") for name in names])
 
     def download_all(self, place: str, names: list[str], target: Path) -> None:
         """Copy files of the directory `place` to a local directory."""
@@ -120,9 +119,8 @@ class Store:
         sizes = self.sizes()
         found = [match for match in map(_CHECKPOINT_FILE.match, sizes) if match is not None]
         markers = {int(match[1]): self.marker(int(match[1])) for match in found if match[2] == ".complete"}
-        return {
-            step: self._whole(step, markers.get(step), sizes) for step in sorted({int(match[1]) for match in found})
-        }
+        steps = sorted({int(match[1]) for match in found})
+        return {step: self._whole(step, markers.get(step), sizes) for step in steps}
 
     def marker(self, step: int) -> Marker | None:
         """Read the marker of a complete checkpoint; None if it is damaged, or removed meanwhile."""
@@ -139,9 +137,8 @@ class Store:
     def _whole(step: int, marker: Marker | None, sizes: dict[str, int]) -> Marker | None:
         """Return a marker if all its files are there."""
         files = {} if marker is None else marker.files
-        return (
-            marker if all(sizes.get(f"{CHECKPOINTS}/{step}/{name}") == size for name, size in files.items()) else None
-        )
+        is_whole = all(sizes.get(f"{CHECKPOINTS}/{step}/{name}") == size for name, size in files.items())
+        return marker if is_whole else None
 
     def _replace(self, name: str, put: Callable[[str], Any]) -> None:
         path = self._path(name)
