@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,12 @@ def path_of(path: Path) -> Path:
 def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
     """Write the description of an exported policy."""
     system, _, environment = policy.name.partition(" on ")
-    view = entries(policy.observation_space, "agent_view")
-    inputs = [
-        {"name": name, **_array(leaf), **_bounds(view.get(name))} for name, leaf in policy.argument_shapes.items()
-    ]
+    inputs = _described(policy.argument_shapes, entries(policy.observation_space, "agent_view"))
     if format == "stablehlo":
         inputs.append({"name": "key_data", "shape": [2], "dtype": "uint32"})
     parts = Mixed(space).parts if isinstance(space := policy.action_space, Dict | Tuple) else [space]
     actions: dict[str, Any] = dict(zip(element_names(space), parts, strict=True))
-    outputs = [
-        {"name": name, **_array(leaf), **_bounds(actions.get(name))}
-        for name, leaf in zip(policy.result_names, _results(policy), strict=True)
-    ]
+    results = dict(zip(policy.result_names, _results(policy), strict=True))
     described = {
         "file": path.name,
         "format": format,
@@ -63,7 +58,7 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
         "agent": policy.agent,
         "greedy": policy.greedy,
         "inputs": inputs,
-        "outputs": outputs,
+        "outputs": _described(results, actions),
         "features": [feature._asdict() for feature in policy.legend.features],
         "actions": policy.legend.actions,
         "versions": versions(),
@@ -91,6 +86,10 @@ def _results(policy: Exportable) -> list[jax.ShapeDtypeStruct]:
     arrays = [jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in policy.argument_shapes.values()]
     found = jax.eval_shape(lambda *given: policy.act_on(given, jax.random.key(0)), *arrays)
     return [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(found)]
+
+
+def _described(arrays: Mapping[str, jax.ShapeDtypeStruct], spaces: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": name, **_array(leaf), **_bounds(spaces.get(name))} for name, leaf in arrays.items()]
 
 
 def _array(leaf: jax.ShapeDtypeStruct) -> dict[str, Any]:

@@ -140,8 +140,7 @@ class Policy(Exportable):
             raise ConfigError(f"{self.name}: the system has no `inspect`, which pictures of policies and critics need")
         batch, leading = self._batched(observation, self._shapes)
         found = jax.device_get(self._inspect(self._shared, batch))
-        inspection: Inspection = jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), found)
-        return inspection
+        return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), found)
 
     def play(self, episodes: int = 10, seed: int = 0) -> Visits:
         """Play whole episodes in the environments of evaluation, and keep every step.
@@ -273,16 +272,14 @@ class Policy(Exportable):
             arrays[name] if name in arrays else jnp.zeros((*batch, *leaf.shape), leaf.dtype)
             for name, leaf in self._shapes.items()
         ]
-        observation: Observation = jax.tree.unflatten(self._structure, leaves)
-        return observation
+        return jax.tree.unflatten(self._structure, leaves)
 
     def _read_by_actions(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of the observation without the entries that no action depends on."""
         rows = self._own_networks or 1
         arrays = {name: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype) for name, leaf in self._shapes.items()}
-        others = [
-            jnp.zeros((rows, *leaf.shape), leaf.dtype) for leaf in [*self.argument_shapes.values()][len(arrays) :]
-        ]
+        rest = [*self.argument_shapes.values()][len(arrays) :]
+        others = [jnp.zeros((rows, *leaf.shape), leaf.dtype) for leaf in rest]
 
         def act(given: Mapping[str, jax.Array]) -> Any:
             return self.act_on([*(given[name] for name in self._shapes), *others], jax.random.key(0))

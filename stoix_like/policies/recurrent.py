@@ -53,9 +53,8 @@ class RecurrentPolicy(Policy):
         flags = jnp.zeros(leading, bool) if is_first is None else jnp.asarray(is_first, bool)
         if flags.shape != leading:
             raise ValueError(f"is_first has shape {flags.shape}: this call takes {leading}, as the observation")
-        action, state = self._compiled(
-            self._with_params(params), batch, self._flat_state(state, leading), flags.reshape(-1), self._key_of(key)
-        )
+        state, key = self._flat_state(state, leading), self._key_of(key)
+        action, state = self._compiled(self._with_params(params), batch, state, flags.reshape(-1), key)
         return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), (action, state))
 
     def predict(
@@ -87,10 +86,8 @@ class RecurrentPolicy(Policy):
     @property
     def result_names(self) -> list[str]:
         """`action` or its parts, and the arrays of the next state by number."""
-        return [
-            *element_names(self.action_space),
-            *(f"next_state.{i}" for i in range(len(jax.tree.leaves(self._state_like)))),
-        ]
+        num_states = len(jax.tree.leaves(self._state_like))
+        return [*element_names(self.action_space), *(f"next_state.{i}" for i in range(num_states))]
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """Choose actions from plain arrays, see `Exportable.act_on`; also returns the arrays of the next state."""

@@ -81,10 +81,8 @@ def _used_part(policy: Exportable) -> Callable[..., Any]:
     """
 
     def act(*arrays: Any) -> Any:
-        shapes = [
-            jax.ShapeDtypeStruct(array.shape[: 1 + len(leaf.shape)], leaf.dtype)
-            for array, leaf in zip(arrays, policy.argument_shapes.values(), strict=True)
-        ]
+        pairs = zip(arrays, policy.argument_shapes.values(), strict=True)
+        shapes = [jax.ShapeDtypeStruct(array.shape[: 1 + len(leaf.shape)], leaf.dtype) for array, leaf in pairs]
         with _replaced(nn.DenseGeneral, "__call__", _DENSE_GENERAL):
             closed = jax.make_jaxpr(lambda *given: policy.mode_on(given))(*shapes)
         jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
