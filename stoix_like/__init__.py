@@ -130,12 +130,9 @@ def train(
         composed.hydra.run.dir = str(Path(run_dir).expanduser())
     with hydra_job(composed):
         run = parse_config(composed)
-    own = {
-        "custom_env": env,
-        "custom_callbacks": as_tuple("callbacks", callbacks),
-        "custom_loggers": as_tuple("loggers", loggers),
-    }
-    return experiment.run(prepare(run._replace(**own), run_dir_of(composed), started))
+    own_callbacks, own_loggers = as_tuple("callbacks", callbacks), as_tuple("loggers", loggers)
+    run = run._replace(custom_env=env, custom_callbacks=own_callbacks, custom_loggers=own_loggers)
+    return experiment.run(prepare(run, run_dir_of(composed), started))
 
 
 @with_overrides

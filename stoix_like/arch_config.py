@@ -198,5 +198,4 @@ ARCHITECTURES: dict[str, type[ArchConfig]] = {
 
 def step_unit(config: Mapping[str, Any]) -> str:
     """Return what the budget of a run counts."""
-    name = config.get("arch", {}).get("architecture_name")
-    return ARCHITECTURES.get(name, ArchConfig).step_unit
+    return ARCHITECTURES.get(config.get("arch", {}).get("architecture_name"), ArchConfig).step_unit

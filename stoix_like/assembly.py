@@ -54,8 +54,7 @@ def set_up_inference(config: RunConfig, env: VectorEnvironment | None = None) ->
     env = factory.make_eval(*made_of) if env is None else env
     plans = config.system.needs_model or config.system.plays_both_seats
     trained_in = factory.make(*made_of) if plans and not env.on_host else env
-    dtype = config.arch.torso_dtype
-    networks = build_networks(config.network, env.action_space, env.observation_space, dtype=dtype)
+    networks = build_networks(config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype)
     num_rows = config.arch.total_num_envs * env.num_agents
     return SystemParts(config, env, make_spec(config, trained_in, networks, config.num_updates, num_rows))
 

@@ -390,9 +390,8 @@ def _refusal_of_choices(
     rest = [override for override in parsed if override.key_or_group.partition(".")[0] not in groups]
     answers = [(key, _refusal_of_keys([key], config_dirs)) for key in _all_unknown(rest, config_dirs)]
     # What the keys of these groups are called depends on the choice.
-    keys = [
-        key for key, answer in answers if not any(f"{group}." in answer for group in groups & {"system", "network"})
-    ]
+    replaced = groups & {"system", "network"}
+    keys = [key for key, answer in answers if not any(f"{group}." in answer for group in replaced)]
     return "\n".join([*lines, _refusal_of_keys(keys, config_dirs)] if keys else lines)
 
 

@@ -145,8 +145,7 @@ def reason(error: BaseException) -> str:
 
 def raised_at(error: BaseException) -> str:
     """Return where the code of a user raised an error, as in ` (/home/me/my_env.py:12)`; empty if no such code did."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _NOT_OF_USERS.match(frame.filename)]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _NOT_OF_USERS.match(frame.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 

@@ -28,8 +28,7 @@ def tables() -> dict[str, Any]:
     import yaml  # importing the package needs nothing else
 
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
-    return found
+    return yaml.safe_load(text)
 
 
 @functools.cache
