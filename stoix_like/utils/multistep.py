@@ -261,11 +261,17 @@ def batch_transformed_n_step_returns(
     Raises:
         ValueError: if `n` is less than 1.
     """
-    v_t, options = tx_pair.apply_inv(v_t), (1.0, stop_target_gradients)
     returns = batch_n_step_bootstrapped_returns(
-        r_t, discount_t, v_t, n, *options, truncation_t=truncation_t, time_major=time_major
+        r_t,
+        discount_t,
+        tx_pair.apply_inv(v_t),
+        n,
+        stop_target_gradients=stop_target_gradients,
+        truncation_t=truncation_t,
+        time_major=time_major,
     )
-    return tx_pair.apply(returns)
+    transformed: Array = tx_pair.apply(returns)
+    return transformed
 
 
 def _windows(bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], n: int) -> tuple[Array, Array]:
@@ -374,9 +380,16 @@ def batch_retrace_continuous(
     _check_sequences("r_t[B,T] q_tm1[B,T] q_t[B,T-1] log_rhos[B,T-1]", (r_t, q_tm1, q_t, log_rhos), time_major)
     lambda_, log_rho_t = _swap(time_major, lambda_, log_rhos)
     (c_t,) = _swap(time_major, _trace(lambda_, None, log_rho_t) * jnp.exp(jnp.minimum(log_rho_t, 0.0)))
-    arrays = q_t, v_t, r_t, discount_t, c_t
     target_tm1 = batch_general_off_policy_returns_from_q_and_v(
-        *arrays, stop_target_gradients, truncation_t=truncation_t, time_major=time_major, associative=associative
+        q_t,
+        v_t,
+        r_t,
+        discount_t,
+        c_t,
+        stop_target_gradients,
+        truncation_t=truncation_t,
+        time_major=time_major,
+        associative=associative,
     )
     return target_tm1 - q_tm1
 
@@ -455,8 +468,17 @@ def batch_discounted_returns(
     value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, jnp.result_type(r_t, discount_t, v_t))
     if value_t.ndim == 1:
         value_t = value_t[None] if time_major else value_t[:, None]
-    value_t, options = jnp.broadcast_to(value_t, r_t.shape), (1.0, stop_target_gradients, time_major)
-    return batch_lambda_returns(r_t, discount_t, value_t, *options, truncation_t=truncation_t, associative=associative)
+    value_t = jnp.broadcast_to(value_t, r_t.shape)
+    return batch_lambda_returns(
+        r_t,
+        discount_t,
+        value_t,
+        1.0,
+        stop_target_gradients,
+        time_major,
+        truncation_t=truncation_t,
+        associative=associative,
+    )
 
 
 def importance_corrected_td_errors(
@@ -538,8 +560,16 @@ def batch_q_lambda(
         `[B, T]` returns from the observations at `tm1`.
     """
     _check_sequences("r_t[B,T] q_t[B,T,A]", (r_t, q_t), time_major)
-    v_t, options = jnp.max(q_t, axis=-1), (lambda_, stop_target_gradients, time_major)
-    return batch_lambda_returns(r_t, discount_t, v_t, *options, truncation_t=truncation_t, associative=associative)
+    return batch_lambda_returns(
+        r_t,
+        discount_t,
+        jnp.max(q_t, axis=-1),
+        lambda_,
+        stop_target_gradients,
+        time_major,
+        truncation_t=truncation_t,
+        associative=associative,
+    )
 
 
 def batch_peng_q_lambda(
@@ -577,9 +607,16 @@ def batch_peng_q_lambda(
         `[B, T]` returns from the observations at `tm1`.
     """
     _check_sequences("r_t[B,T] q_t[B,T,A] pi_t[B,T,A]", (r_t, q_t, pi_t), time_major)
-    v_t = jnp.sum(pi_t * jnp.where(pi_t > 0.0, q_t, 0.0), axis=-1)
-    options = lambda_, stop_target_gradients, time_major
-    return batch_lambda_returns(r_t, discount_t, v_t, *options, truncation_t=truncation_t, associative=associative)
+    return batch_lambda_returns(
+        r_t,
+        discount_t,
+        jnp.sum(pi_t * jnp.where(pi_t > 0.0, q_t, 0.0), axis=-1),
+        lambda_,
+        stop_target_gradients,
+        time_major,
+        truncation_t=truncation_t,
+        associative=associative,
+    )
 
 
 def batch_vtrace(

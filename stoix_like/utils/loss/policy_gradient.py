@@ -205,9 +205,18 @@ def impala_loss(
     """
     check_shapes("pi_log_prob_tm1[B,T] b_pi_log_prob_tm1[B,T] v_tm1[B,T]", (pi_log_prob_tm1, b_pi_log_prob_tm1, v_tm1))
     rho_tm1 = stop_gradient(probability_ratio(pi_log_prob_tm1, b_pi_log_prob_tm1))
-    arrays = v_tm1, v_t, r_t, discount_t, rho_tm1
-    options = lambda_, clip_rho_threshold, clip_pg_rho_threshold
-    vtrace = batch_vtrace_td_error_and_advantage(*arrays, *options, time_major=time_major, truncation_t=truncation_t)
+    vtrace = batch_vtrace_td_error_and_advantage(
+        v_tm1,
+        v_t,
+        r_t,
+        discount_t,
+        rho_tm1,
+        lambda_,
+        clip_rho_threshold,
+        clip_pg_rho_threshold,
+        time_major=time_major,
+        truncation_t=truncation_t,
+    )
     return policy_gradient_loss(pi_log_prob_tm1, vtrace.pg_advantage), 0.5 * jnp.mean(jnp.square(vtrace.errors))
 
 
