@@ -6,7 +6,6 @@ tasks (section 4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -25,7 +24,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_ddpg.Config):
     """Hyperparameters of D4PG."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }

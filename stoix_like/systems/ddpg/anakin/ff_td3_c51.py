@@ -8,14 +8,12 @@ clipping them to their range, and that learning rates may fall as a cosine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
 
 from stoix_like.base_types import Loss, Metrics, Observation, OnlineAndTarget, PyTree, SystemSpec
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
@@ -29,7 +27,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_ddpg.Config):
     """Hyperparameters of TD3 with categorical critics."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = ff_d4pg.Config.network_heads
+    network_heads: ClassVar = ff_d4pg.Config.network_heads
     atoms: CategoricalCriticsConfig
     smoothing: ff_td3.TargetSmoothing  # target policy smoothing
 

@@ -5,14 +5,12 @@ The losses of TD3, on replayed sequences; see `systems.off_policy.recurrent`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
 
 from stoix_like.base_types import Distribution, SystemSpec
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
@@ -30,7 +28,7 @@ from stoix_like.systems.parts.exploration import IndependentNoise
 class Config(ff_ddpg.Config):
     """Hyperparameters of recurrent TD3."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_ddpg.Config.network_heads)
+    network_heads: ClassVar = with_cells(ff_ddpg.Config.network_heads)
     replay: RecurrentReplayConfig
     smoothing: ff_td3.TargetSmoothing  # target policy smoothing
     exploration: IndependentNoise

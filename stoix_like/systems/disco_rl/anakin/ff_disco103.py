@@ -7,7 +7,6 @@ cross-entropy, in addition to action values by Retrace, which the meta-network r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -66,7 +65,7 @@ class Config(SystemConfig):
     """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(DISCOVERED_PREDICTIONS, hyperparams=("num_atoms",))
     }
     estimates: EstimatesConfig

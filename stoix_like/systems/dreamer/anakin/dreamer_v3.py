@@ -9,7 +9,6 @@ Shape letters: T time, B sequences, S = T B starts of imagination, H imagined st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -64,7 +63,7 @@ from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_repla
 class Config(SystemConfig):
     """Hyperparameters of DreamerV3."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "reward_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",), latent=True),
         "continue_network.critic_head": HeadRequirement(VALUE, latent=True),
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, latent=True),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.impala.anakin import ff_impala
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
@@ -20,7 +18,7 @@ from stoix_like.systems.vpg.anakin import ff_a2c
 class Config(ff_a2c.BaseConfig):
     """Hyperparameters of recurrent IMPALA."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    network_heads: ClassVar = NETWORK_HEADS
     gradients: ff_impala.RMSPropGradients  # gradient descent
     targets: ff_impala.VTrace  # values and advantages
     sequences: LearnedSequences

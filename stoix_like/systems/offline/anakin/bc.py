@@ -5,7 +5,6 @@ With a teacher that labels what the policy visits itself, this is DAgger (Ross, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
@@ -79,7 +78,7 @@ class BaseConfig(SystemConfig):
 class Config(BaseConfig):
     """Hyperparameters of behavioural cloning with feed-forward networks."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, alternatives=(DETERMINISTIC_POLICY,))
     }
     replay: CloningReplay

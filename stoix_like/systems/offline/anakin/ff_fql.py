@@ -6,7 +6,6 @@ one step, and is drawn towards the end of the flow and towards actions of high v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -50,7 +49,7 @@ class Config(SystemConfig):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     has_mode: ClassVar[bool] = False
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(ACTION_VECTOR),
         "flow_network.action_head": HeadRequirement(ACTION_VECTOR),
         "q_network.critic_head": HeadRequirement(VALUE),

@@ -8,7 +8,6 @@ cosine. Its normal policy has one deviation for all states, of at least 0.007; h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -49,7 +48,7 @@ class Config(SystemConfig):
     """Hyperparameters of IQL."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE),
         "critic_network.critic_head": HeadRequirement(VALUE),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -20,7 +19,6 @@ from stoix_like.base_types import (
     SystemSpec,
     Trajectory,
 )
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.recurrent import RecurrentReplayConfig, with_cells
 from stoix_like.systems.offline.anakin import bc
@@ -46,7 +44,7 @@ class CloningSequences(RecurrentReplayConfig):
 class Config(bc.BaseConfig):
     """Hyperparameters of recurrent behavioural cloning."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(bc.Config.network_heads)
+    network_heads: ClassVar = with_cells(bc.Config.network_heads)
     replay: CloningSequences
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -23,7 +22,6 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.errors import ConfigError
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import OnPolicyActorCritic, OnPolicyShared, make_parts
@@ -48,7 +46,7 @@ class Config(SystemConfig):
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
     needs_successors: ClassVar[bool] = False
     networks_per_agent: ClassVar[bool] = True
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
+    network_heads: ClassVar = with_distributions(NETWORK_HEADS)
     minibatches: MinibatchConfig
     gradients: Gradients
     kl_rate: KLRate

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.recurrent import NETWORK_HEADS, LearnedSequences, make_recurrent_networks
 from stoix_like.systems.parts.critic_outputs import with_distributions
@@ -19,7 +17,7 @@ class Config(ff_ppo.Config):
     """Hyperparameters of recurrent PPO."""
 
     networks_per_agent: ClassVar[bool] = False
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
+    network_heads: ClassVar = with_distributions(NETWORK_HEADS)
     sequences: LearnedSequences
 
 

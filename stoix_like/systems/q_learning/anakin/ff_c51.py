@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +22,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_dqn.BaseConfig):
     """Hyperparameters of C51."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(
             ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), optional=("sigma_zero",)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
@@ -48,11 +48,9 @@ class BaseConfig(SystemConfig):
     """Hyperparameters shared by all variants of DQN."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(ACTION_VALUES, optional=("sigma_zero",))
-    }
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES, optional=("sigma_zero",))}
     noisy_layers: ClassVar[bool] = True
-    mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
+    mode_hyperparams: ClassVar = NEVER_RANDOM
     replay: PrioritisedReplayConfig
     gradients: Gradients
     resets: PeriodicResets

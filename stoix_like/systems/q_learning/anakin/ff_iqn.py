@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -24,7 +23,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_dqn.BaseConfig):
     """Hyperparameters of IQN."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ANY_QUANTILES, ("num_quantiles", "num_cosines"))
     }
     # Number of evenly spaced levels; their quantiles average to the action values of the policy.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -47,10 +47,8 @@ class Config(SystemConfig):
     """Hyperparameters of PQN."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)
-    }
-    mode_hyperparams: ClassVar[Mapping[str, float]] = NEVER_RANDOM
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)}
+    mode_hyperparams: ClassVar = NEVER_RANDOM
     exploration: EpsilonGreedyConfig
     minibatches: MinibatchConfig
     gradients: Gradients

@@ -12,7 +12,6 @@ Observations are normalised by the statistics before the rollout, and clipped; t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -61,7 +60,7 @@ class Config(SystemConfig):
 
     annealed: ClassVar[tuple[str, ...]] = ("exploration_noise",)
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE, layer_norm=True),
     }

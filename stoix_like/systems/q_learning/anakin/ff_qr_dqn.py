@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -25,9 +24,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_dqn.BaseConfig):
     """Hyperparameters of QR-DQN."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(ACTION_VALUE_QUANTILES, ("num_quantiles",))
-    }
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUE_QUANTILES, ("num_quantiles",))}
     num_quantiles: Annotated[int, between(1, 100_000)]  # number of quantiles per action
     huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 

@@ -5,7 +5,6 @@ Priorities are the cross-entropies of the loss; the KL divergences of the paper 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -26,7 +25,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_dqn.BaseConfig):
     """Hyperparameters of Rainbow."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax", "sigma_zero"))
     }
     atoms: AtomsConfig

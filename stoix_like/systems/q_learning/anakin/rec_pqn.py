@@ -7,7 +7,6 @@ last action, as with `env.observe_last_action=true`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,7 +49,7 @@ class WholeRollouts(MinibatchConfig):
 class Config(ff_pqn.Config):
     """Hyperparameters of recurrent PQN, the same as of PQN."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True, recurrent=True)
     }
     minibatches: WholeRollouts

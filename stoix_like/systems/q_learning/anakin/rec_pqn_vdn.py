@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.mixing import Mixing
@@ -18,7 +16,7 @@ from stoix_like.systems.q_learning.anakin import ff_pqn, ff_pqn_vdn, rec_pqn
 class Config(ff_pqn.Config):
     """Hyperparameters of recurrent PQN with value decomposition."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = rec_pqn.Config.network_heads
+    network_heads: ClassVar = rec_pqn.Config.network_heads
     minibatches: rec_pqn.WholeRollouts  # `epochs` passes over each rollout, in `num_minibatches` each
     mixing: Mixing
 

@@ -10,7 +10,6 @@ of an episode. The paper's network also reads the last action and reward: set `e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -68,9 +67,7 @@ class R2D2Replay(PrioritisedBlockConfig, SequenceReplayConfig):
 class Config(ff_dqn.BaseConfig):
     """Hyperparameters of R2D2."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)
-    }
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)}
     replay: R2D2Replay
     rescale_values: bool  # whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x
     # Weight of the largest error of a sequence in its priority; the mean has the rest.

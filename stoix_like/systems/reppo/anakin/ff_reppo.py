@@ -8,7 +8,6 @@ not.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -54,7 +53,7 @@ class Config(SystemConfig):
     """Hyperparameters of REPPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -27,7 +26,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_sac.BaseConfig):
     """Hyperparameters of CrossQ."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, batch_norm=True),
         "q_network.critic_head": HeadRequirement(VALUE, batch_norm=True),
     }

@@ -6,7 +6,6 @@ the critics of DroQ (Hiraoka et al. 2022, arXiv:2110.02034).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -57,7 +56,7 @@ class BaseConfig(SystemConfig):
     """Hyperparameters shared by all variants of SAC."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE, dropout=True),
     }

@@ -9,7 +9,6 @@ has scalar critics and the smaller of both targets: that is `sac/ff_sac`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,7 +28,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_sac.BaseConfig):
     """Hyperparameters of SAC with categorical critics."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
     }

@@ -5,14 +5,12 @@ The losses of SAC, on replayed sequences; see `systems.off_policy.recurrent`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax
 
 from stoix_like.base_types import Distribution, SystemSpec
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.recurrent import (
     RecurrentOffPolicy,
@@ -30,7 +28,7 @@ from stoix_like.systems.sac.sac_types import SACParams, TargetCritics
 class Config(ff_sac.BaseConfig):
     """Hyperparameters of recurrent SAC."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.BaseConfig.network_heads)
+    network_heads: ClassVar = with_cells(ff_sac.BaseConfig.network_heads)
     replay: RecurrentReplayConfig
     target: SoftTarget
     ensemble: TargetCritics  # which critics make targets

@@ -7,7 +7,6 @@ critic n-step returns of rewards and of the values that the search found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, cast
@@ -29,7 +28,6 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
@@ -58,10 +56,10 @@ class Config(SystemConfig):
     """Hyperparameters of AlphaZero."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
+    policy_hyperparams: ClassVar = {"evaluation_simulations": 0}
     plays_both_seats: ClassVar[bool] = True
     needs_successors: ClassVar[bool] = False
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(NETWORK_HEADS)
+    network_heads: ClassVar = with_distributions(NETWORK_HEADS)
     needs_model: ClassVar[bool] = True
     search: SearchConfig
     replay: AlphaZeroReplay

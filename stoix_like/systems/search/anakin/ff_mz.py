@@ -8,7 +8,6 @@ state has the value of the true successor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, cast
 
@@ -20,7 +19,6 @@ import numpy as np
 from stoix_like.base_types import Agent, Observation, PyTree, RolloutState, SearchOutput, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.normalizer import Normalizer
@@ -87,10 +85,10 @@ class Config(SystemConfig):
     """Hyperparameters of MuZero."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
+    policy_hyperparams: ClassVar = {"evaluation_simulations": 0}
     plays_both_seats: ClassVar[bool] = True
     needs_successors: ClassVar[bool] = False
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    network_heads: ClassVar = NETWORK_HEADS
     search: SearchConfig
     atoms: LatentModelConfig
     replay: MuZeroReplay

@@ -7,7 +7,7 @@ on its change; the temperature of the weights is learned, as in MPO.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, NamedTuple
@@ -37,7 +37,6 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.duals import (
@@ -66,8 +65,8 @@ class Config(SystemConfig):
     """Hyperparameters of SPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
-    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_particles": 0}
+    network_heads: ClassVar = NETWORK_HEADS
+    policy_hyperparams: ClassVar = {"evaluation_particles": 0}
     needs_model: ClassVar[bool] = True
     smc: SMCConfig
     duals: DualConfig

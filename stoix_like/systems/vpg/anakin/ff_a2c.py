@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, TypeVar
 
@@ -20,7 +19,6 @@ from stoix_like.base_types import (
     SystemSpec,
     Trajectory,
 )
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.on_policy.actor_critic import OnPolicyActorCritic, OnPolicyShared, make_parts
@@ -38,7 +36,7 @@ class BaseConfig(SystemConfig):
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
     needs_successors: ClassVar[bool] = False
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    network_heads: ClassVar = NETWORK_HEADS
     gradients: Gradients
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
