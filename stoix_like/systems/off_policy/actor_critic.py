@@ -25,6 +25,7 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.exploration import initial_noise_keys
@@ -35,7 +36,8 @@ from stoix_like.systems.parts.normalizer import (
     make_normalizer,
     make_return_scaler,
 )
-from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.systems.parts.optimiser import LossFn, gradient_step, make_optimiser
+from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Replay, make_replay
 
@@ -78,6 +80,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     critics: MultiNetwork
     actor_optim: optax.GradientTransformation
     q_optim: optax.GradientTransformation
+    target: TargetParameters
 
     @abstractmethod
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
@@ -149,6 +152,29 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.replay.epochs)
         return agent._replace(shared=shared), metrics
 
+    def critic_step(self, shared: OffPolicyShared, loss: LossFn[Metrics]) -> tuple[OffPolicyShared, Metrics]:
+        """Take a gradient step of the online critics on a loss of their parameters."""
+        params, opt_states = shared.params, shared.opt_states
+        online, q_opt_state, metrics = gradient_step(
+            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
+        )
+        params = params._replace(q_params=params.q_params._replace(online=online))
+        return shared._replace(params=params, opt_states=opt_states._replace(q_opt_state=q_opt_state)), metrics
+
+    def actor_step(self, shared: OffPolicyShared, loss: LossFn[Metrics]) -> tuple[OffPolicyShared, Metrics]:
+        """Take a gradient step of a policy without target parameters on a loss of its parameters."""
+        params, opt_states = shared.params, shared.opt_states
+        actor_params, actor_opt_state, metrics = gradient_step(
+            loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
+        )
+        opt_states = opt_states._replace(actor_opt_state=actor_opt_state)
+        return shared._replace(params=params._replace(actor_params=actor_params), opt_states=opt_states), metrics
+
+    def move_target_critics(self, shared: OffPolicyShared) -> OffPolicyShared:
+        """Take a step of the target critics towards the online ones."""
+        q_params = self.target.update(shared.params.q_params)
+        return shared._replace(params=shared.params._replace(q_params=q_params))
+
 
 def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
     """Build the attributes of an `OffPolicyActorCritic`."""
@@ -163,7 +189,16 @@ def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar 
         "critics": critics,
         "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, b1=b1),
         "q_optim": make_optimiser(config, spec, config.q_lr, b1=b1),
+        "target": make_soft_target(config.find_part(SoftTarget)),
     }
+
+
+def policy_and_critics(
+    policy: str, critics: str, hyperparams: tuple[str, ...] = (), **properties: bool
+) -> dict[str, HeadRequirement]:
+    """Return the heads that a policy and critics of its actions need; `properties` are the critics'."""
+    required = HeadRequirement(critics, hyperparams, **properties)  # type: ignore[arg-type]
+    return {"actor_network.action_head": HeadRequirement(policy), "q_network.critic_head": required}
 
 
 def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -> MultiNetwork:

@@ -22,16 +22,22 @@ from stoix_like.base_types import (
     SystemSpec,
 )
 from stoix_like.envs.spaces import Box
-from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
-from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.off_policy.actor_critic import (
+    OffPolicyActorCritic,
+    OffPolicyShared,
+    make_critics,
+    make_parts,
+    policy_and_critics,
+)
 from stoix_like.systems.parts.exploration import ExplorationNoise, NormalNoise, make_normal_noise
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch, ReplayConfig
@@ -42,10 +48,7 @@ class Config(SystemConfig):
     """Hyperparameters of DDPG."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE),
-    }
+    network_heads: ClassVar = policy_and_critics(DETERMINISTIC_POLICY, VALUE)
     replay: ReplayConfig
     normalisation: ReplayNormalisation
     gradients: Gradients
@@ -70,7 +73,6 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
     """DDPG with its hyperparameters, networks and optimisers."""
 
     actions: ActionRange
-    target: TargetParameters
     noise: NormalNoise
     smooth: Smoothing
 
@@ -107,16 +109,9 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
 
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
-        params, opt_states, steps = shared.params, shared.opt_states, shared.steps
-        loss = partial(self.critic_loss, params=params, batch=batch, key=key)
-        online, q_opt_state, q_metrics = gradient_step(
-            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
-        )
-        shared = shared._replace(
-            params=params._replace(q_params=params.q_params._replace(online=online)),
-            opt_states=opt_states._replace(q_opt_state=q_opt_state),
-        )
-        improve = partial(self.improve, batch=batch)
+        loss = partial(self.critic_loss, params=shared.params, batch=batch, key=key)
+        shared, q_metrics = self.critic_step(shared, loss)
+        improve, steps = partial(self.improve, batch=batch), shared.steps
         shared, metrics = periodically(improve, shared, steps, self.config.policy_frequency)
         return shared._replace(steps=steps + 1), q_metrics | metrics
 
@@ -179,11 +174,8 @@ def make_variant(
 ) -> DDPGT:
     """Build DDPG or a variant."""
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
-    actions, target = action_range(spec.action_space), make_soft_target(config.target)
-    parts = make_parts(config, spec, critics)
-    return algorithm(
-        **parts, actions=actions, target=target, noise=make_normal_noise(config.exploration), smooth=smooth
-    )
+    parts, noise = make_parts(config, spec, critics), make_normal_noise(config.exploration)
+    return algorithm(**parts, actions=action_range(spec.action_space), noise=noise, smooth=smooth)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

@@ -49,8 +49,7 @@ class CategoricalTD3(ff_d4pg.D4PG[Config]):
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their targets, and every `policy_frequency` steps the policy."""
         shared, metrics = super().sgd_step(shared, batch, key)
-        q_params = self.target.update(shared.params.q_params)
-        return shared._replace(params=shared.params._replace(q_params=q_params)), metrics
+        return self.move_target_critics(shared), metrics
 
     def move_targets(self, params: DDPGParams) -> DDPGParams:
         """Leave the targets of the critics as they are, after a step of the policy."""

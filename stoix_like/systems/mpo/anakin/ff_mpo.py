@@ -27,7 +27,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.heads import PolicyHead
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.actions import check_bounded, excess, proposals
@@ -41,13 +41,19 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
-from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.off_policy.actor_critic import (
+    OffPolicyActorCritic,
+    OffPolicyShared,
+    make_critics,
+    make_parts,
+    policy_and_critics,
+)
 from stoix_like.systems.parts.action_vectors import as_vector
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.utils.jax_utils import merge_leading_dims, periodically
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous
@@ -60,10 +66,7 @@ class Config(SystemConfig):
     """Hyperparameters of MPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE),
-    }
+    network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, VALUE)
     replay: WholeWindowsConfig
     normalisation: ReplayNormalisation
     duals: DualConfig
@@ -90,7 +93,6 @@ class MPO(OffPolicyActorCritic[Config]):
 
     dual_optim: optax.GradientTransformation
     action_space: Any
-    target: TargetParameters
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
@@ -144,15 +146,9 @@ class MPO(OffPolicyActorCritic[Config]):
     def sgd_step(self, shared: OffPolicyShared, batch: Transition, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critic and its target, and every `policy_frequency` steps the policy, its target and the duals."""
         q_key, actor_key = jax.random.split(key)
-        params, opt_states = shared.params, shared.opt_states
-        loss = partial(self.critic_loss, params=params, steps=batch, key=q_key)
-        online, q_opt_state, q_metrics = gradient_step(
-            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
-        )
-        q_params = self.target.update(params.q_params._replace(online=online))
-        shared = shared._replace(
-            params=params._replace(q_params=q_params), opt_states=opt_states._replace(q_opt_state=q_opt_state)
-        )
+        loss = partial(self.critic_loss, params=shared.params, steps=batch, key=q_key)
+        shared, q_metrics = self.critic_step(shared, loss)
+        shared = self.move_target_critics(shared)
         improve = partial(self.improve, observation=batch.observation, key=actor_key)
         shared, metrics = periodically(improve, shared, shared.steps, self.config.policy_frequency)
         return shared._replace(steps=shared.steps + 1), q_metrics | metrics
@@ -249,8 +245,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
                 "stoix_like.networks.heads.MultivariateNormalDiagHead"
             )
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
-    target, dual_optim = make_soft_target(config.target), make_dual_optimiser(config.duals)
-    return MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target)
+    return MPO(**parts, dual_optim=make_dual_optimiser(config.duals), action_space=spec.action_space)
 
 
 build, run_experiment, hydra_entry_point = entry_points("mpo/ff_mpo", make_algorithm)

@@ -32,13 +32,13 @@ from stoix_like.networks.distributions import Deterministic, Independent
 from stoix_like.networks.requirements import ACTION_VECTOR, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
+from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.behaviour import value_scale
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
-from stoix_like.systems.parts.optimiser import Gradients, gradient_step
+from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.utils.jax_utils import append_dims
 from stoix_like.utils.replay import Batch, ReplayConfig
 
@@ -83,20 +83,12 @@ class FQLParams(NamedTuple):
     q_params: OnlineAndTarget
 
 
-class FQLOptStates(NamedTuple):
-    """Optimiser states of flow and policy, and of the critics."""
-
-    actor_opt_state: PyTree
-    q_opt_state: PyTree
-
-
 @dataclass(frozen=True)
 class FQL(OffPolicyActorCritic[Config]):
     """FQL with its hyperparameters, networks and optimisers; losses see actions in units of half their range."""
 
     flow: Any
     actions: ActionRange
-    target: TargetParameters
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
@@ -105,7 +97,7 @@ class FQL(OffPolicyActorCritic[Config]):
         flow = self.flow.init(flow_key, observation, {"action": self._with_time(noise, jnp.zeros(len(noise)))})
         actor_params = FlowParams(flow, self.actor.init(actor_key, observation, {"action": noise}))
         q_params = self.critics.init(q_key, observation, {"action": noise})
-        opt_states = FQLOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params))
+        opt_states = DDPGOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params))
         return OffPolicyShared(
             FQLParams(actor_params, self.target.init(q_params)), opt_states, jnp.zeros((), jnp.int32)
         )
@@ -133,29 +125,13 @@ class FQL(OffPolicyActorCritic[Config]):
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their targets, the flow and the policy (algorithm 1)."""
         q_key, actor_key = jax.random.split(key)
-        params, opt_states = shared.params, shared.opt_states
         batch = batch._replace(action=self.actions.to_unit(batch.action))
-        online, q_opt_state, q_metrics = gradient_step(
-            partial(self.critic_loss, params=params, batch=batch, key=q_key),
-            self.q_optim,
-            self.axes,
-            params.q_params.online,
-            opt_states.q_opt_state,
-        )
-        actor_params, actor_opt_state, metrics = gradient_step(
-            partial(self.actor_loss, q_params=online, batch=batch, key=actor_key),
-            self.actor_optim,
-            self.axes,
-            params.actor_params,
-            opt_states.actor_opt_state,
-        )
-        q_params = self.target.update(params.q_params._replace(online=online))
-        shared = shared._replace(
-            params=FQLParams(actor_params, q_params),
-            opt_states=FQLOptStates(actor_opt_state, q_opt_state),
-            steps=shared.steps + 1,
-        )
-        return shared, q_metrics | metrics
+        critic_loss = partial(self.critic_loss, params=shared.params, batch=batch, key=q_key)
+        shared, q_metrics = self.critic_step(shared, critic_loss)
+        actor_loss = partial(self.actor_loss, q_params=shared.params.q_params.online, batch=batch, key=actor_key)
+        shared, metrics = self.actor_step(shared, actor_loss)
+        shared = self.move_target_critics(shared)
+        return shared._replace(steps=shared.steps + 1), q_metrics | metrics
 
     def critic_loss(self, q_params: PyTree, params: FQLParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the mean of the target critics at the policy's action (equation 2)."""
@@ -222,7 +198,6 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         | {"actor": FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)},
         flow=FeedForwardCritic(flow.action_head, flow.pre_torso, flow.input_layer),
         actions=action_range(space),
-        target=make_soft_target(config.target),
     )
 
 

@@ -38,7 +38,7 @@ from stoix_like.systems.parts.action_vectors import as_vector, clip_to_bounds
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.utils.loss import awr_loss, expectile_loss, td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch, ReplayConfig
 
@@ -92,7 +92,6 @@ class IQL(OffPolicyActorCritic[Config]):
 
     values: FeedForwardCritic
     value_optim: optax.GradientTransformation
-    target: TargetParameters
     action_space: Any
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
@@ -128,32 +127,21 @@ class IQL(OffPolicyActorCritic[Config]):
 
     def sgd_step(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update state values, critics and policy, each with the others as they are."""
-        params, opt_states = shared.params, shared.opt_states
-        q = jnp.min(self.q_values(params.q_params.target, batch.observation, batch.action), axis=-1)
-        step = partial(gradient_step, axes=self.axes)
-        value_params, value_opt_state, value_metrics = step(
-            partial(self.value_loss, batch=batch, q=q),
-            self.value_optim,
-            params=params.value_params,
-            opt_state=opt_states.value_opt_state,
+        before = shared.params
+        q = jnp.min(self.q_values(before.q_params.target, batch.observation, batch.action), axis=-1)
+        value_loss = partial(self.value_loss, batch=batch, q=q)
+        value_params, value_opt_state, value_metrics = gradient_step(
+            value_loss, self.value_optim, self.axes, before.value_params, shared.opt_states.value_opt_state
         )
-        online, q_opt_state, q_metrics = step(
-            partial(self.critic_loss, value_params=params.value_params, batch=batch),
-            self.q_optim,
-            params=params.q_params.online,
-            opt_state=opt_states.q_opt_state,
-        )
-        advantage = q - self.values.apply(params.value_params, batch.observation)
-        actor_params, actor_opt_state, actor_metrics = step(
-            partial(self.actor_loss, batch=batch, advantage=advantage),
-            self.actor_optim,
-            params=params.actor_params,
-            opt_state=opt_states.actor_opt_state,
-        )
-        q_params = self.target.update(params.q_params._replace(online=online))
+        critic_loss = partial(self.critic_loss, value_params=before.value_params, batch=batch)
+        shared, q_metrics = self.critic_step(shared, critic_loss)
+        advantage = q - self.values.apply(before.value_params, batch.observation)
+        actor_loss = partial(self.actor_loss, batch=batch, advantage=advantage)
+        shared, actor_metrics = self.actor_step(shared, actor_loss)
+        shared = self.move_target_critics(shared)
         shared = shared._replace(
-            params=IQLParams(actor_params, q_params, value_params),
-            opt_states=IQLOptStates(actor_opt_state, q_opt_state, value_opt_state),
+            params=shared.params._replace(value_params=value_params),
+            opt_states=shared.opt_states._replace(value_opt_state=value_opt_state),
             steps=shared.steps + 1,
         )
         return shared, value_metrics | q_metrics | actor_metrics
@@ -190,7 +178,6 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         **make_parts(config, spec, make_critics(spec.networks.q_network, 2)),
         values=FeedForwardCritic(network.critic_head, network.pre_torso, network.input_layer),
         value_optim=make_optimiser(config, spec, config.value_lr),
-        target=make_soft_target(config.target),
         action_space=spec.action_space,
     )
 

@@ -39,11 +39,11 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
-from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
-from stoix_like.systems.off_policy.actor_critic import make_critics
+from stoix_like.systems.off_policy.actor_critic import make_critics, policy_and_critics
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicyShared
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
@@ -60,10 +60,7 @@ class Config(SystemConfig):
 
     annealed: ClassVar[tuple[str, ...]] = ("exploration_noise",)
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE, layer_norm=True),
-    }
+    network_heads: ClassVar = policy_and_critics(DETERMINISTIC_POLICY, VALUE, layer_norm=True)
     minibatches: MinibatchConfig
     gradients: Gradients
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
@@ -180,10 +177,8 @@ class ContinuousPQN(Algorithm):
         q_params, q_opt_state, q_metrics = gradient_step(
             self.critic_loss, self.q_optim, self.axes, params.critic_params, opt_states.critic_opt_state, batch
         )
-        params, opt_states = (
-            ActorCriticParams(actor_params, q_params),
-            ActorCriticOptStates(actor_opt_state, q_opt_state),
-        )
+        params = ActorCriticParams(actor_params, q_params)
+        opt_states = ActorCriticOptStates(actor_opt_state, q_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics | q_metrics
 
     def critic_loss(self, q_params: PyTree, batch: ContinuousPQNTransition) -> Loss:

@@ -33,10 +33,10 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box, Space
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import make_critics
+from stoix_like.systems.off_policy.actor_critic import make_critics, policy_and_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.action_vectors import target_entropy
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
@@ -53,10 +53,7 @@ class Config(SystemConfig):
     """Hyperparameters of REPPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
-    }
+    network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, VALUE_ATOMS, ("num_atoms", "vmin", "vmax"))
     atoms: AtomsConfig
     minibatches: MinibatchConfig
     gradients: Gradients

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions.masks import mean_uniform_entropy
-from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY, HeadRequirement
+from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY
 from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.reppo.anakin import ff_reppo
 from stoix_like.systems.reppo.reppo_types import REPPOTransition, SoftValue
 from stoix_like.utils.jax_utils import Scalar
@@ -24,10 +25,7 @@ class Config(ff_reppo.Config):
     """Hyperparameters of discrete REPPO."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
-    }
+    network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"))
     # Target entropy as a fraction of the uniform policy's entropy over the legal actions.
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 

@@ -27,16 +27,22 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.layers import DROPOUT
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.off_policy.actor_critic import (
+    OffPolicyActorCritic,
+    OffPolicyShared,
+    make_critics,
+    make_parts,
+    policy_and_critics,
+)
 from stoix_like.systems.parts.conservatism import SampledConservatism, SampledPenalty, make_sampled_penalty, no_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
-from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
+from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.sac_types import (
     ALL_CRITICS,
     Ensemble,
@@ -56,10 +62,7 @@ class BaseConfig(SystemConfig):
     """Hyperparameters shared by all variants of SAC."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE, dropout=True),
-    }
+    network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, VALUE, dropout=True)
     replay: ReplayConfig
     normalisation: ReplayNormalisation
     gradients: Gradients
@@ -94,7 +97,6 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 
     alpha_optim: optax.GradientTransformation
     action_space: Any
-    target: TargetParameters
     ensemble: Ensemble = ALL_CRITICS
     penalty: SampledPenalty = no_penalty
 
@@ -140,14 +142,9 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 
     def improve_critics(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the critics and their targets."""
-        params, opt_states = shared.params, shared.opt_states
-        loss = partial(self.critic_loss, params=params, batch=batch, key=key)
-        online, q_opt_state, metrics = gradient_step(
-            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
-        )
-        q_params = self.target.update(params.q_params._replace(online=online))
-        params, opt_states = params._replace(q_params=q_params), opt_states._replace(q_opt_state=q_opt_state)
-        return shared._replace(params=params, opt_states=opt_states), metrics
+        loss = partial(self.critic_loss, params=shared.params, batch=batch, key=key)
+        shared, metrics = self.critic_step(shared, loss)
+        return self.move_target_critics(shared), metrics
 
     def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the soft value of the successor (equations 5 and 6); rewards are not soft."""
@@ -161,11 +158,9 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 
     def improve(self, shared: OffPolicyShared, batch: Batch, key: jax.Array) -> tuple[OffPolicyShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""
+        loss = partial(self.actor_loss, params=shared.params, batch=batch, key=key)
+        shared, metrics = self.actor_step(shared, loss)
         params, opt_states = shared.params, shared.opt_states
-        loss = partial(self.actor_loss, params=params, batch=batch, key=key)
-        actor_params, actor_opt_state, metrics = gradient_step(
-            loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
-        )
         log_alpha, alpha_opt_state, alpha_metrics = self.config.temperature.improve(
             self.alpha_optim,
             self.axes,
@@ -174,8 +169,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
             metrics["entropy"],
             self.target_entropy(batch.observation),
         )
-        params = SACParams(actor_params, params.q_params, log_alpha)
-        opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
+        params, opt_states = params._replace(log_alpha=log_alpha), opt_states._replace(alpha_opt_state=alpha_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics | alpha_metrics
 
     def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
@@ -235,7 +229,6 @@ def make_variant(
         **make_parts(config, spec, critics, b1),
         alpha_optim=make_optimiser(config, spec, config.temperature.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
-        target=make_soft_target(config.find_part(SoftTarget)),
         ensemble=ALL_CRITICS if ensemble is None else make_ensemble(ensemble.num_target_critics, config.num_critics),
     )
 

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import jax
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, categorical_loss, configure_head
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
@@ -28,10 +29,9 @@ from stoix_like.utils.replay import Batch
 class Config(ff_sac.BaseConfig):
     """Hyperparameters of SAC with categorical critics."""
 
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
-    }
+    network_heads: ClassVar = policy_and_critics(
+        STOCHASTIC_POLICY, VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True
+    )
     atoms: CategoricalCriticsConfig
     target: SoftTarget
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
+from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
@@ -25,10 +26,7 @@ class Config(ff_sac.BaseConfig):
     """Hyperparameters of discrete SAC."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
-    }
+    network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, ACTION_VALUES, dropout=True)
     target: SoftTarget
     temperature: DiscreteTemperature
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
@@ -25,10 +26,7 @@ from stoix_like.utils.replay import Batch
 class Config(ff_sac.BaseConfig):
     """Hyperparameters of TQC."""
 
-    network_heads: ClassVar = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",), dropout=True),
-    }
+    network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, VALUE_QUANTILES, ("num_quantiles",), dropout=True)
     target: SoftTarget
     num_quantiles: Annotated[int, between(1, 100_000)]  # number of quantiles per critic
     # Number of the largest quantiles to leave out of the target, per critic.
