@@ -105,9 +105,9 @@ class RecurrentNetwork:
         Returns the output for `[B]` or `[L * B]` observations.
         """
         if isinstance(observation, ReplayedSequences):
-            embedding = self._flat(self._embed(params.cells, observation)[0])
+            embedding = merge_leading_dims(self._embed(params.cells, observation)[0], 2)
         elif isinstance(observation, Successors):
-            embedding = self._flat(self._embed(params.cells, observation.of)[1])
+            embedding = merge_leading_dims(self._embed(params.cells, observation.of)[1], 2)
         else:
             embedding = recurrent.first_output(self.cells, params.cells, observation)
         return self.head.apply(params.head, embedding, *inputs)
@@ -124,10 +124,6 @@ class RecurrentNetwork:
             self.cells, params, state, observation, is_first, next_observation, every=len(is_first)
         )
         return embedding, successors
-
-    @staticmethod
-    def _flat(embedding: jax.Array) -> jax.Array:
-        return embedding.reshape(-1, embedding.shape[-1])
 
 
 ConfigT = TypeVar("ConfigT", bound=Any)

@@ -139,12 +139,9 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         )
         policy = partial(self.networks.policy, shared.params, values.obs)
         advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
+        states = get_part(shared, INTRINSIC), get_part(local, INTRINSIC)
         intrinsic, memory, advantage, metrics = self.intrinsic.add(
-            get_part(shared, INTRINSIC),
-            get_part(local, INTRINSIC),
-            trajectory.transitions,
-            advantage,
-            intrinsic_key(key),
+            *states, trajectory.transitions, advantage, intrinsic_key(key)
         )
         advantage = self.standardize(advantage, (True, "batch"))
         count, lesson = self.lessons.ask(get_part(shared, TEACHER), trajectory.transitions.observation, key)

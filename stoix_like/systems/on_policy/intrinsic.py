@@ -95,10 +95,6 @@ class Intrinsic(NamedTuple):
     )
 
 
-NO_BONUS = Intrinsic()
-"""No intrinsic reward, and no state."""
-
-
 class _Vector(nn.Module):
     """A head that returns a vector `[..., size]`."""
 
@@ -302,7 +298,7 @@ _BONUSES: dict[str, type[_Bonus]] = {"rnd": _RND, "gail": _GAIL}
 def make_intrinsic(config: IntrinsicReward | None, system: Any, spec: SystemSpec) -> Intrinsic:
     """Build the intrinsic reward of a configuration; its networks have the input layer and torso of the actor."""
     if config is None or config.intrinsic is None:
-        return NO_BONUS
+        return Intrinsic()
     if not spec.share_networks:
         raise ConfigError(
             f"system.intrinsic={config.intrinsic} has one network for all agents, which does not fit"

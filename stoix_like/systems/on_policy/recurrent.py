@@ -150,15 +150,8 @@ class RecurrentNetworks(ActorCriticNetworks):
         steps, first_carry = trajectory
         # With shared cells: the behaviour policy may be older; start from its state.
         critic_state = first_carry if self.shared else critic_state
-        states, *outputs = unroll_with_successors(
-            self.critic,
-            self.critic_params(params),
-            critic_state,
-            steps.observation,
-            steps.is_first,
-            steps.next_observation,
-            every=self.length,
-        )
+        inputs = critic_state, steps.observation, steps.is_first, steps.next_observation
+        states, *outputs = unroll_with_successors(self.critic, self.critic_params(params), *inputs, every=self.length)
         v_tm1, v_t = map(self.output.value, outputs)
         first = ActorCriticHiddenStates(first_carry, critic_state)
         values = Values(Sequences(steps.observation, steps.is_first, first), v_tm1, v_t, states)
@@ -170,14 +163,8 @@ class RecurrentNetworks(ActorCriticNetworks):
         if self.length < len(batch.action):
             actor_states = values.states
             if not self.shared:
-                actor_states, _ = recurrent.unroll(
-                    self.actor,
-                    params.actor_params,
-                    starts.policy_hidden_state,
-                    sequences.observation,
-                    sequences.is_first,
-                    every=self.length,
-                )
+                inputs = starts.policy_hidden_state, sequences.observation, sequences.is_first
+                actor_states, _ = recurrent.unroll(self.actor, params.actor_params, *inputs, every=self.length)
             starts = states_at_starts(starts, ActorCriticHiddenStates(actor_states, values.states))
         batch = _map_steps(lambda x: split_sequences(x, self.length), batch)
         return batch._replace(obs=batch.obs._replace(hidden_states=starts))

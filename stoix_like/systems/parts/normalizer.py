@@ -101,11 +101,8 @@ def make_reward_normalizer(
         std = state.std if num_policies == 1 else jnp.tile(state.std, len(returns) // num_policies)[None]
         return jnp.clip(steps.reward / std, -max_abs_value, max_abs_value), state, returns
 
-    return RewardNormalizer(
-        init=lambda: running_statistics.initialize_statistics(_zeros(() if num_policies == 1 else num_policies)),
-        init_returns=_zeros,
-        apply=apply,
-    )
+    shape = () if num_policies == 1 else num_policies
+    return RewardNormalizer(lambda: running_statistics.initialize_statistics(_zeros(shape)), _zeros, apply)
 
 
 def _running_returns(
@@ -174,10 +171,7 @@ def make_return_scaler(
     """
     if not config.normalize_rewards:
         return ReturnScaler(
-            init=lambda: (),
-            init_returns=lambda num_envs: (),
-            update=lambda statistics, returns, _: (statistics, returns),
-            apply=lambda _, reward: reward,
+            lambda: (), lambda _: (), lambda state, returns, _: (state, returns), lambda _, reward: reward
         )
 
     def init() -> ReturnStatistics:
@@ -201,9 +195,4 @@ def make_return_scaler(
         deviation = jnp.sqrt(jnp.square(statistics.moments.std) + 1e-8)
         return reward / jnp.maximum(deviation, statistics.largest / config.max_scaled_return)
 
-    return ReturnScaler(
-        init=init,
-        init_returns=_zeros,
-        update=update,
-        apply=apply,
-    )
+    return ReturnScaler(init, _zeros, update, apply)

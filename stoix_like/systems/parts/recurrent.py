@@ -21,6 +21,20 @@ from stoix_like.networks.inputs import ArrayInput
 RecurrentNetwork = RecurrentActor | RecurrentCritic | RecurrentActorCritic | StatelessCritic
 
 
+class RecurrentStart:
+    """The start of agents with one recurrent network, a base class before the feed-forward algorithm."""
+
+    network: Any
+
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the recurrent state at the start of an episode."""
+        return self.network.initialize_carry(num_envs)
+
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the network."""
+        return init_params(self.network, key, observation)
+
+
 def make_actor(network: SimpleNamespace) -> RecurrentActor:
     """Build a recurrent policy, or action values, from the parts of a network configuration."""
     return RecurrentActor(action_head=network.action_head, **_parts(network))
@@ -44,17 +58,9 @@ def make_cells(network: SimpleNamespace) -> RecurrentCritic:
 
 
 def _parts(network: SimpleNamespace) -> dict[str, Any]:
-    rnn = network.rnn_layer
-    return {
-        "post_torso": network.post_torso,
-        "hidden_state_dim": rnn.hidden_state_dim,
-        "cell_type": rnn.cell_type,
-        "pre_torso": network.pre_torso,
-        "input_layer": network.input_layer,
-        "num_layers": rnn.num_layers,
-        "dtype": rnn.dtype,
-        "cell_kwargs": rnn.cell_kwargs,
-    }
+    body = {name: getattr(network, name) for name in ("post_torso", "pre_torso", "input_layer")}
+    cells = ("hidden_state_dim", "cell_type", "num_layers", "dtype", "cell_kwargs")
+    return body | {name: getattr(network.rnn_layer, name) for name in cells}
 
 
 def init_params(network: RecurrentNetwork, key: jax.Array, observation: Observation) -> PyTree:

@@ -71,10 +71,7 @@ class Temperature(Part):
         """Take a gradient step on a learned log-temperature."""
         if not self.autotune:
             return log_alpha, opt_state, {}
-        found: tuple[jax.Array, PyTree, Metrics] = gradient_step(
-            self.dual_loss, optim, axes, log_alpha, opt_state, entropy, target_entropy
-        )
-        return found
+        return gradient_step(self.dual_loss, optim, axes, log_alpha, opt_state, entropy, target_entropy)
 
     @staticmethod
     def dual_loss(log_alpha: jax.Array, entropy: jax.Array, target_entropy: Scalar) -> Loss:

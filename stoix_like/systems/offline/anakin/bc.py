@@ -38,7 +38,7 @@ from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.normalizer import MIN_STD_OF_DATA, Normalizer, make_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.teacher import Teacher, TeacherConfig
-from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
+from stoix_like.utils.replay import ReplayConfig, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,14 +171,20 @@ class BC(Algorithm, Generic[ConfigT]):
         return loss, {"imitation_loss": loss}
 
 
+def make_variant(
+    config: BaseConfig, spec: SystemSpec, algorithm: type[BC[Any]], network: Any, replay: Any
+) -> Algorithm:
+    """Build behavioural cloning with a network and a replay buffer."""
+    normalizer = make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data)
+    optim = make_optimiser(config, spec, config.actor_lr)
+    return algorithm(config, spec.axes, replay, normalizer, network, optim, spec.teacher)
+
+
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build behavioural cloning; the floats of the hyperparameters may be traced."""
     network = spec.networks.actor_network
-    replay: Replay = make_replay(config.replay, spec, gamma=1.0)
     actor = FeedForwardActor(network.action_head, network.pre_torso, network.input_layer)
-    normalizer = make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data)
-    optim = make_optimiser(config, spec, config.actor_lr)
-    return BC(config, spec.axes, replay, normalizer, actor, optim, spec.teacher)
+    return make_variant(config, spec, BC, actor, make_replay(config.replay, spec, gamma=1.0))
 
 
 build, run_experiment, hydra_entry_point = entry_points("offline/bc", make_algorithm)

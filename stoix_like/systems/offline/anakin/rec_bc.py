@@ -23,8 +23,6 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.recurrent import RecurrentReplayConfig, with_cells
 from stoix_like.systems.offline.anakin import bc
 from stoix_like.systems.parts import recurrent
-from stoix_like.systems.parts.normalizer import MIN_STD_OF_DATA, make_normalizer
-from stoix_like.systems.parts.optimiser import make_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
@@ -48,16 +46,8 @@ class Config(bc.BaseConfig):
     replay: CloningSequences
 
 
-class RecurrentBC(bc.BC[Config]):
+class RecurrentBC(recurrent.RecurrentStart, bc.BC[Config]):
     """Behavioural cloning on sequences, with a recurrent network."""
-
-    def init_carry(self, num_envs: int) -> PyTree:
-        """Return the recurrent state at the start of an episode."""
-        return self.network.initialize_carry(num_envs)
-
-    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters of the policy."""
-        return recurrent.init_params(self.network, key, observation)
 
     def act(self, shared: bc.CloningShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Sample an action for each environment, or take the mode; the extras are the state before it."""
@@ -93,15 +83,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build recurrent behavioural cloning; the floats of the hyperparameters may be traced."""
     network = recurrent.make_actor(spec.networks.actor_network)
     carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
-    return RecurrentBC(
-        config,
-        spec.axes,
-        make_sequence_replay(config.replay, spec, carry),
-        make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data),
-        network,
-        make_optimiser(config, spec, config.actor_lr),
-        spec.teacher,
-    )
+    return bc.make_variant(config, spec, RecurrentBC, network, make_sequence_replay(config.replay, spec, carry))
 
 
 build, run_experiment, hydra_entry_point = entry_points("offline/rec_bc", make_algorithm)

@@ -65,29 +65,14 @@ class PQNSequences(NamedTuple):
     first_carry: PyTree
 
 
-class RecurrentPQN(ff_pqn.PQN):
+class RecurrentPQN(recurrent.RecurrentStart, ff_pqn.PQN):
     """PQN on sequences; every gradient step unrolls its minibatch from the states of the behaviour policy."""
-
-    def init_carry(self, num_envs: int) -> PyTree:
-        """Return the recurrent state at the start of an episode."""
-        return self.network.initialize_carry(num_envs)
-
-    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters of the network."""
-        return recurrent.init_params(self.network, key, observation)
 
     def act(self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon."""
         epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
-        timestep, head_kwargs = state.timestep, {"epsilon": epsilon}
-        carry, pi = recurrent.step(
-            self.network,
-            shared.params,
-            state.carry,
-            timestep.observation,
-            timestep.starts_episode,
-            head_kwargs=head_kwargs,
-        )
+        inputs = state.timestep.observation, state.timestep.starts_episode
+        carry, pi = recurrent.step(self.network, shared.params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
         return carry, choose_action(pi, epsilon, key), ()
 
     def inspect(self, shared: ff_pqn.PQNShared, observation: Observation) -> NetworkOutputs:

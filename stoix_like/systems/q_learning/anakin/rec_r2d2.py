@@ -74,16 +74,8 @@ class Config(ff_dqn.BaseConfig):
     max_priority_weight: Annotated[float, between(0.0, 1.0)]
 
 
-class R2D2(ff_dqn.BaseDQN[Config]):
+class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
     """DQN on sequences, with a recurrent network."""
-
-    def init_carry(self, num_envs: int) -> PyTree:
-        """Return the recurrent state at the start of an episode."""
-        return self.network.initialize_carry(num_envs)
-
-    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters of the network."""
-        return recurrent.init_params(self.network, key, observation)
 
     def act(self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""

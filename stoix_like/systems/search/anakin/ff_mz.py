@@ -9,7 +9,7 @@ state has the value of the true successor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, cast
+from typing import Annotated, ClassVar, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -103,11 +103,8 @@ class Config(SystemConfig):
     normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
 
 
-ConfigT = TypeVar("ConfigT", bound=Config)
-
-
 @dataclass(frozen=True)
-class MuZero(AlphaZero[ConfigT]):
+class MuZero(AlphaZero[Config]):
     """AlphaZero in a learned model, which learns rewards, too; `reanalyse_size` is per shard."""
 
     model: LatentModel

@@ -196,12 +196,9 @@ class SPO(Algorithm):
         observation = self.normalize(shared, steps.observation)
         pi, value = self.networks.both(online, observation)
         candidates, weights, advantages = (jnp.moveaxis(x, 2, 0) for x in found)
+        target_pi = self.networks.policy(target, observation)
         policy_loss, metrics = constrained_policy_loss(
-            config.duals,
-            duals,
-            pi,
-            self.networks.policy(target, observation),
-            lambda pi: mpo_policy_loss(pi.log_prob(candidates), weights),
+            config.duals, duals, pi, target_pi, lambda pi: mpo_policy_loss(pi.log_prob(candidates), weights)
         )
         temperature = positive(duals.temperature)
         temperature_loss, _ = mpo_temperature_loss(advantages, temperature, config.duals.epsilon)
