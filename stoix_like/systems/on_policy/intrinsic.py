@@ -80,6 +80,10 @@ def intrinsic_key(key: jax.Array) -> jax.Array:
     return jax.random.fold_in(key, _STREAM)
 
 
+Added = tuple[PyTree, PyTree, jax.Array, Metrics]
+"""The state, the memory, the sum of the advantages, and metrics."""
+
+
 class Intrinsic(NamedTuple):
     """Functions of an intrinsic reward."""
 
@@ -87,12 +91,7 @@ class Intrinsic(NamedTuple):
     init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()
     # `(num_envs) -> memory` of one shard: `[N]`, discounted intrinsic returns so far.
     init_memory: Callable[[int], PyTree] = lambda num_envs: ()
-    add: Callable[..., tuple[PyTree, PyTree, jax.Array, Metrics]] = lambda state, memory, steps, advantage, key: (
-        state,
-        memory,
-        advantage,
-        {},
-    )
+    add: Callable[..., Added] = lambda state, memory, steps, advantage, key: (state, memory, advantage, {})
 
 
 class _Vector(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +18,9 @@ from stoix_like.utils.multistep import (
 
 CurrentPolicy = Callable[[], Any]
 """A function that computes the current policy at the observations of a rollout."""
-Advantages = Callable[[Transition, jax.Array, jax.Array, CurrentPolicy], tuple[jax.Array, jax.Array]]
+Estimates = tuple[jax.Array, jax.Array]
+"""Advantages and value targets `[T, N]`."""
+Advantages = Callable[[Transition, jax.Array, jax.Array, CurrentPolicy], Estimates]
 """A function `(steps, v_tm1, v_t, policy) -> (advantages, value targets)` of a rollout, all `[T, N]`.
 
 `steps.extras` are the log-probabilities of the behaviour policy, `v_tm1` the values of the observations acted on and
@@ -35,9 +36,33 @@ def make_advantages(
     weighted: bool = True,
 ) -> Advantages:
     """Return generalised advantage estimation, or V-trace, which corrects for the lag of the behaviour policy."""
-    if vtrace:
-        return partial(_vtrace, gamma, gae_lambda, max_ratios, weighted)
-    return partial(_generalised, gamma, gae_lambda)
+
+    def generalised(steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy) -> Estimates:
+        return batch_truncated_generalized_advantage_estimation(
+            steps.reward,
+            gamma * (1.0 - steps.terminated),
+            gae_lambda,
+            v_tm1=v_tm1,
+            v_t=v_t,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+
+    def corrected(steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy) -> Estimates:
+        output = batch_vtrace_td_error_and_advantage(
+            v_tm1,
+            v_t,
+            steps.reward,
+            gamma * (1.0 - steps.terminated),
+            jnp.exp(policy().log_prob(steps.action) - steps.extras),
+            gae_lambda,
+            *max_ratios,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+        return output.pg_advantage if weighted else output.q_estimate - v_tm1, v_tm1 + output.errors
+
+    return corrected if vtrace else generalised
 
 
 def make_return_advantages(gamma: Scalar) -> Advantages:
@@ -46,50 +71,10 @@ def make_return_advantages(gamma: Scalar) -> Advantages:
     Returns run to the end of the episode. Where it was truncated, or continues beyond the rollout, the value of the
     true successor stands for the rest.
     """
-    return partial(_returns, gamma)
 
+    def returns(steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy) -> Estimates:
+        discount = gamma * (1.0 - steps.terminated)
+        target = batch_discounted_returns(steps.reward, discount, v_t, time_major=True, truncation_t=steps.truncated)
+        return target - v_tm1, target
 
-def _generalised(
-    gamma: Scalar, gae_lambda: Scalar, steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy
-) -> tuple[jax.Array, jax.Array]:
-    return batch_truncated_generalized_advantage_estimation(
-        steps.reward,
-        gamma * (1.0 - steps.terminated),
-        gae_lambda,
-        v_tm1=v_tm1,
-        v_t=v_t,
-        truncation_t=steps.truncated,
-        time_major=True,
-    )
-
-
-def _returns(
-    gamma: Scalar, steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy
-) -> tuple[jax.Array, jax.Array]:
-    discount = gamma * (1.0 - steps.terminated)
-    returns = batch_discounted_returns(steps.reward, discount, v_t, time_major=True, truncation_t=steps.truncated)
-    return returns - v_tm1, returns
-
-
-def _vtrace(
-    gamma: Scalar,
-    gae_lambda: Scalar,
-    max_ratios: tuple[Scalar, Scalar],
-    weighted: bool,
-    steps: Transition,
-    v_tm1: jax.Array,
-    v_t: jax.Array,
-    policy: CurrentPolicy,
-) -> tuple[jax.Array, jax.Array]:
-    output = batch_vtrace_td_error_and_advantage(
-        v_tm1,
-        v_t,
-        steps.reward,
-        gamma * (1.0 - steps.terminated),
-        jnp.exp(policy().log_prob(steps.action) - steps.extras),
-        gae_lambda,
-        *max_ratios,
-        truncation_t=steps.truncated,
-        time_major=True,
-    )
-    return output.pg_advantage if weighted else output.q_estimate - v_tm1, v_tm1 + output.errors
+    return returns

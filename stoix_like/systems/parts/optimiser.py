@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import jax
@@ -100,21 +101,13 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
     """
-    eps, decay = config.adam_eps, config.weight_decay
+    by_axes = {"eps": config.adam_eps, "weight_decay": config.weight_decay}
     if config.optimiser == "adamw":
-        return on_trees(optax.adamw(rate, b1, eps=eps, weight_decay=decay, mask=_is_weight))
+        return on_trees(optax.adamw(rate, b1, mask=_is_weight, **by_axes))
     if config.optimiser == "muon":
-        return on_trees(
-            optax.contrib.muon(
-                rate,
-                eps=eps,
-                weight_decay=decay,
-                adam_b1=b1,
-                muon_weight_dimension_numbers=_matrices,
-                consistent_rms=_MUON_RMS,
-            )
-        )
-    return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=eps)
+        muon = partial(optax.contrib.muon, muon_weight_dimension_numbers=_matrices, consistent_rms=_MUON_RMS)
+        return on_trees(muon(rate, adam_b1=b1, **by_axes))
+    return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=config.adam_eps)
 
 
 def _is_weight(tree: PyTree) -> PyTree:

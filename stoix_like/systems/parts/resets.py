@@ -135,13 +135,8 @@ def _reset_all(shared: PyTree, fresh: PyTree, names: Collection[str] = _LEARNED)
     def keep_schedules(old: PyTree, new: PyTree) -> PyTree:
         return old if is_schedule(old) else new
 
-    return shared._replace(
-        **{
-            name: jax.tree.map(keep_schedules, getattr(shared, name), getattr(fresh, name), is_leaf=is_schedule)
-            for name in shared._fields
-            if name in names
-        }
-    )
+    old, new = ({name: getattr(state, name) for name in shared._fields if name in names} for state in (shared, fresh))
+    return shared._replace(**jax.tree.map(keep_schedules, old, new, is_leaf=is_schedule))
 
 
 def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:

@@ -55,9 +55,6 @@ def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 7.
     """
 
-    def init() -> Array:
-        return jnp.zeros(2)
-
     def update(percentiles: Array, returns: Array) -> Array:
         for name in axes.names:
             returns = jax.lax.all_gather(returns, name)
@@ -68,4 +65,4 @@ def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
     def scale(percentiles: Array) -> Array:
         return jnp.maximum(config.min_return_range, percentiles[1] - percentiles[0])
 
-    return ReturnScale(init, update, scale)
+    return ReturnScale(lambda: jnp.zeros(2), update, scale)

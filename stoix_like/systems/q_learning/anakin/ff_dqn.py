@@ -206,21 +206,23 @@ def _policy(output: PyTree) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
+def make_parts(config: BaseConfig, spec: SystemSpec) -> dict[str, Any]:
+    """Build the attributes of a `BaseDQN` but its network and its replay buffer."""
+    return {
+        "config": config,
+        "axes": spec.axes,
+        "optim": make_optimiser(config, spec, config.q_lr),
+        "num_updates": spec.num_updates,
+        "epsilon": make_epsilon_schedule(config.exploration, spec.num_updates),
+    }
+
+
 def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]], head: Any = None) -> Algorithm:
     """Build DQN or a variant."""
-    network = spec.networks.actor_network
-    head = network.action_head if head is None else head
-    return algorithm(
-        config,
-        spec.axes,
-        network=FeedForwardActor(head, network.pre_torso, network.input_layer),
-        optim=make_optimiser(config, spec, config.q_lr),
-        replay=make_replay(
-            config.replay, with_clipped_rewards(spec, config.max_abs_reward), config.gamma, config.reward_scale
-        ),
-        num_updates=spec.num_updates,
-        epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
-    )
+    actor, clipped = spec.networks.actor_network, with_clipped_rewards(spec, config.max_abs_reward)
+    network = FeedForwardActor(actor.action_head if head is None else head, actor.pre_torso, actor.input_layer)
+    replay = make_replay(config.replay, clipped, config.gamma, config.reward_scale)
+    return algorithm(**make_parts(config, spec), network=network, replay=replay)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

@@ -33,8 +33,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts import recurrent
-from stoix_like.systems.parts.epsilon_greedy import GREEDY, choose_action, make_epsilon_schedule
-from stoix_like.systems.parts.optimiser import make_optimiser
+from stoix_like.systems.parts.epsilon_greedy import GREEDY, choose_action
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.accelerate.packing import unpack
@@ -171,15 +170,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     carry = jax.tree.map(lambda x: x[0], network.initialize_carry(1))
     clipped = with_clipped_rewards(spec, config.max_abs_reward)
     replay: Any = make_sequence_replay(config.replay, clipped, carry, reward_scale=config.reward_scale)
-    return R2D2(
-        config,
-        spec.axes,
-        network,
-        optim=make_optimiser(config, spec, config.q_lr),
-        replay=replay,
-        num_updates=spec.num_updates,
-        epsilon=make_epsilon_schedule(config.exploration, spec.num_updates),
-    )
+    return R2D2(**ff_dqn.make_parts(config, spec), network=network, replay=replay)
 
 
 build, run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", make_algorithm)
