@@ -6,7 +6,6 @@ axis) → batch (vmapped shards of one device) → environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -81,9 +80,15 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         given: Given | None = None,
         warm_up: bool = True,
     ) -> LearnerState:
-        own = partial(init, warm_up)
-        function = _of_members(own) if spec.num_members > 1 else own
-        mapped_init = over_devices(function, in_specs=(one, one, each, one, everywhere), out_specs=state_specs)
+        def init_members(
+            hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, given: Given, inputs: Inputs
+        ) -> LearnerState:
+            # Members share their inputs.
+            init_member = partial(init, warm_up, inputs=inputs)
+            function = map_init(init_member) if spec.num_members > 1 else init_member
+            return function(hyperparams, key, shard_keys, given)
+
+        mapped_init = over_devices(init_members, in_specs=(one, one, each, one, everywhere), out_specs=state_specs)
         state: LearnerState = mapped_init(hyperparams, key, shard_keys, given or {}, inputs)
         return state
 
@@ -97,14 +102,3 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         ),
         rollouts=jax.jit(over_devices(rollouts, in_specs=(state_specs, one, everywhere), out_specs=one)),
     )
-
-
-def _of_members(init: Callable[..., LearnerState]) -> Callable[..., LearnerState]:
-    """Map `init` over the members of a population, which share their inputs."""
-
-    def init_members(
-        hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array, given: Given, inputs: Inputs
-    ) -> LearnerState:
-        return map_init(partial(init, inputs=inputs))(hyperparams, key, shard_keys, given)
-
-    return init_members

@@ -8,14 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.architectures.sums import (
-    add_counts,
-    add_float,
-    count_nothing,
-    count_over_shards,
-    digits,
-    sum_nothing,
-)
+from stoix_like.architectures.sums import add_counts, add_float, count_nothing, count_over_shards, digits, sum_nothing
 from stoix_like.architectures.types import EpisodeSums
 from stoix_like.base_types import Axes, EpisodeMetrics
 from stoix_like.envs.wrappers.episodes import AGENT_RETURN

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes, map_over_shards
 from stoix_like.architectures.rollout import Rollout, make_transition, rollout
 from stoix_like.architectures.types import Hyperparams, Inputs, IntervalMetrics, LearnerState, ProgramSpec
@@ -123,8 +124,7 @@ def rollout_shapes(
     """Return the shapes of one actor's rollout on the devices of the learner."""
 
     def play(shared: Any, key: jax.Array) -> Rollout:
-        env_state, timestep = env.reset(jax.random.split(key, num_envs))
-        state = RolloutState(env_state, timestep, system.init_carry(num_envs))
+        state = start_episodes(env, system, jax.random.split(key, num_envs))
         return rollout(env, system.act, shared, state, key, length, hoist_randomness=False)[1]
 
     shapes = jax.eval_shape(play, shared, jax.random.key(0))

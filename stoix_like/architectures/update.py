@@ -118,7 +118,7 @@ class ShardProgram(NamedTuple):
         """Train one shard."""
         state = self._start_interval(state, new_interval)
         state = state._replace(shared=pack_params(state.shared))
-        every, blocks = self.spec.every_updates, None
+        every, blocks = self.spec.every_updates, ()
         if every is not None:
             blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
 
@@ -180,9 +180,8 @@ class ShardProgram(NamedTuple):
         """Update one shard once, on a rollout that comes from elsewhere. `rollout`: the rollout `[T, N, ...]`."""
         state = self._start_interval(state, new_interval)
         state = unpack(self._healthy_update(state, partial(self._update, collect=lambda *_: ((), rollout))))
-        if self.spec.every_updates is None:
-            return state, self._interval_metrics(state)
-        return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), _running_sums(state)))
+        sums = () if self.spec.every_updates is None else _running_sums(state)
+        return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), sums))
 
     def rollouts_shard(self, state: LearnerState, number: jax.Array) -> jax.Array:
         """Play rollouts without learning from them, to measure their time."""
@@ -211,14 +210,13 @@ class ShardProgram(NamedTuple):
             shards=state.shards._replace(episodes=reset(episodes, none)),
         )
 
-    def _interval_metrics(self, state: LearnerState, blocks: RunningSums | None = None) -> IntervalMetrics:
+    def _interval_metrics(self, state: LearnerState, blocks: RunningSums | tuple[()] = ()) -> IntervalMetrics:
         totals, healthy_updates, bad_metrics = state.sums
         # 0 / 0 = NaN without a healthy update.
         metrics = {name: metric.total / healthy_updates for name, metric in totals.items()}
         episodes = reduce_episodes(state.shards.episodes, self.axes)
-        if blocks is None:
-            return IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
-        blocks = blocks._replace(episodes=reduce_episodes(blocks.episodes, self.axes))
+        if blocks:
+            blocks = blocks._replace(episodes=reduce_episodes(blocks.episodes, self.axes))
         return IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics, blocks)
 
     def _warm_up(self, carry: tuple[Agent, RolloutState], key: jax.Array) -> tuple[tuple[Agent, RolloutState], None]:

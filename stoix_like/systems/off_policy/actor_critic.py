@@ -194,10 +194,10 @@ def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar 
 
 
 def policy_and_critics(
-    policy: str, critics: str, hyperparams: tuple[str, ...] = (), **properties: bool
+    policy: str, critics: str, hyperparams: tuple[str, ...] = (), **properties: Any
 ) -> dict[str, HeadRequirement]:
     """Return the heads that a policy and critics of its actions need; `properties` are the critics'."""
-    required = HeadRequirement(critics, hyperparams, **properties)  # type: ignore[arg-type]
+    required = HeadRequirement(critics, hyperparams, **properties)
     return {"actor_network.action_head": HeadRequirement(policy), "q_network.critic_head": required}
 
 
