@@ -46,26 +46,19 @@ def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
     """
 
     def draw(axes: Axes, recording: RecordedEpisode) -> Update:
-        def at(entry: int) -> np.ndarray:
-            return np.asarray(picture(entry_of(recording.states, entry)))
-
-        shown = show_picture(axes, at(0))
-
-        def update(entry: int) -> None:
-            shown(at(entry))
-
-        return update
+        return show_pictures(axes, lambda entry: np.asarray(picture(entry_of(recording.states, entry))))
 
     return Scene(draw, fps)
 
 
-def show_picture(axes: Axes, first: np.ndarray) -> Callable[[np.ndarray], None]:
-    """Fill axes with a picture. `first`: `[H, W, 3]` the first picture."""
+def show_pictures(axes: Axes, at: Callable[[int], np.ndarray]) -> Update:
+    """Fill axes with pictures. `at`: returns the picture `[H, W, 3]` of an entry."""
     axes.set_axis_off()
+    first = at(0)
     small = max(first.shape[:2]) < 200
     # A gif has the resolution of the figure: large pictures are averaged, the pixels of small ones stay sharp.
     shown = axes.imshow(first, interpolation="nearest" if small else "antialiased", vmin=0, vmax=1)
-    return lambda picture: shown.set_data(picture)
+    return lambda entry: shown.set_data(at(entry))
 
 
 def entry_of(tree: PyTree, entry: int) -> PyTree:

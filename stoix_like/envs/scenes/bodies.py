@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 
-from stoix_like.envs.scenes.base import DARK, LIGHT, RecordedEpisode, Scene, Update, entry_of, frame, show_picture
+from stoix_like.envs.scenes.base import DARK, LIGHT, RecordedEpisode, Scene, Update, entry_of, frame, show_pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,7 @@ def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], sec
         if camera is None:
             show = _outlines(axes, model, move_to(0))
             return lambda entry: show(move_to(entry))
-        shown = show_picture(axes, camera.picture(move_to(0)))
-        return lambda entry: shown(camera.picture(move_to(entry)))
+        return show_pictures(axes, lambda entry: camera.picture(move_to(entry)))
 
     return Scene(draw, fps=max(1, round(1 / seconds)))
 

@@ -21,11 +21,8 @@ def from_circles(circles: Callable[[Any], tuple[Any, Any, Any, Any]], fps: int) 
         from matplotlib.patches import Circle
 
         centres, radii, colours, opacities = circles(recording.states)
-        (left, bottom), (right, top) = (
-            (centres - radii[:, None]).min(axis=(0, 1)),
-            (centres + radii[:, None]).max(axis=(0, 1)),
-        )
-        frame(axes, (left, right), (bottom, top))
+        least, largest = (centres - radii[:, None]).min(axis=(0, 1)), (centres + radii[:, None]).max(axis=(0, 1))
+        frame(axes, *zip(least, largest, strict=True))
         shapes = [
             axes.add_patch(Circle((0, 0), radius, facecolor=colour, edgecolor=DARK, linewidth=0.8, zorder=-place))
             for place, (radius, colour) in enumerate(zip(radii, colours, strict=True))

@@ -13,13 +13,11 @@ from stoix_like.envs.scenes.base import ACCENT, DARK, LIGHT, RecordedEpisode, Sc
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FPS = {"CartPole-v1": 50, "Pendulum-v1": 20, "Acrobot-v1": 15, "MountainCar-v0": 25, "MountainCarContinuous-v0": 25}
-
 
 def find_scene(name: str, params: Any) -> Scene | None:
     """Return the scene of an environment. Returns the scene; None if it is not one of classic control."""
-    draw = _DRAWINGS.get(name)
-    return None if draw is None else Scene(partial(draw, params), _FPS[name])
+    draw, fps = _DRAWINGS.get(name, (None, 0))
+    return None if draw is None else Scene(partial(draw, params), fps)
 
 
 def draw_cart_pole(params: Any, axes: Axes, recording: RecordedEpisode) -> Update:
@@ -97,10 +95,11 @@ def draw_mountain_car(params: Any, axes: Axes, recording: RecordedEpisode) -> Up
     return update
 
 
+# With the frames per second.
 _DRAWINGS = {
-    "CartPole-v1": draw_cart_pole,
-    "Pendulum-v1": draw_pendulum,
-    "Acrobot-v1": draw_acrobot,
-    "MountainCar-v0": draw_mountain_car,
-    "MountainCarContinuous-v0": draw_mountain_car,
+    "CartPole-v1": (draw_cart_pole, 50),
+    "Pendulum-v1": (draw_pendulum, 20),
+    "Acrobot-v1": (draw_acrobot, 15),
+    "MountainCar-v0": (draw_mountain_car, 25),
+    "MountainCarContinuous-v0": (draw_mountain_car, 25),
 }

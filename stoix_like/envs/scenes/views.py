@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoix_like.envs.legends import VIEW
-from stoix_like.envs.scenes.base import DARK, GROUND, RecordedEpisode, Scene, Update, show_picture
+from stoix_like.envs.scenes.base import DARK, GROUND, RecordedEpisode, Scene, Update, show_pictures
 from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, entries
 from stoix_like.envs.worlds import OWN, WORLD
 from stoix_like.errors import ConfigError
@@ -92,8 +92,7 @@ def _draw_image(spaces: Mapping[str, ArraySpace], name: str, axes: Axes, recordi
         image = image if image.shape[-1] == 3 else np.repeat(image[..., -1:], 3, axis=-1)
         return np.clip(image / scale, 0.0, 1.0)
 
-    shown = show_picture(axes, at(0))
-    return lambda entry: shown(at(entry))
+    return show_pictures(axes, at)
 
 
 def composed(strength: np.ndarray, channels: Sequence[int]) -> np.ndarray:
