@@ -114,17 +114,14 @@ def find_feature(name: str, features: Sequence[Feature], space: ObservationSpace
         raise ConfigError(f"feature {name} is unknown: {nearest(name, known_names(features, space))}")
     shape = leaves[leaf].shape
     if len(place) != len(shape) or any(at >= size for at, size in zip(place, shape, strict=True)):
-        last = path + (f"[{','.join(str(size - 1) for size in shape)}]" if shape else "")
+        last = entry_name(path, [size - 1 for size in shape])
         raise ConfigError(f"feature {name} is not an entry of an array of shape {list(shape)}: the last one is {last}")
     return _entry(leaf, place, leaves[leaf])
 
 
 def known_names(features: Sequence[Feature], space: ObservationSpace) -> list[str]:
     """Return the names of the features, and of the first entry of each array of the view."""
-    arrays = [
-        (path or VIEW) + (f"[{','.join('0' * len(part.shape))}]" if part.shape else "")
-        for path, part in entries(space).items()
-    ]
+    arrays = [entry_name(path or VIEW, [0] * len(part.shape)) for path, part in entries(space).items()]
     return [feature.name for feature in features] + arrays
 
 
@@ -140,8 +137,13 @@ def all_features(features: Sequence[Feature], space: ObservationSpace) -> list[F
     return [*features, *others]
 
 
+def entry_name(array: str, place: Sequence[int]) -> str:
+    """Return the name of an entry of an array, such as `observation[3]`; a scalar is named like its array."""
+    return array + (f"[{','.join(map(str, place))}]" if place else "")
+
+
 def _entry(leaf: str, place: tuple[int, ...], space: ArraySpace) -> Feature:
-    name = (leaf or VIEW) + (f"[{','.join(map(str, place))}]" if place else "")
+    name = entry_name(leaf or VIEW, place)
     flat = int(np.ravel_multi_index(place, space.shape)) if place else 0
     low, high = (float(np.broadcast_to(np.asarray(end), space.shape)[place]) for end in bounds(space))
     known = math.isfinite(low) and math.isfinite(high) and max(-low, high) < np.finfo(np.float32).max
@@ -149,6 +151,7 @@ def _entry(leaf: str, place: tuple[int, ...], space: ArraySpace) -> Feature:
 
 
 _PI = math.pi
+_VALLEY = (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07))
 _LEGENDS = {
     "CartPole-v1": Legend(
         (
@@ -172,13 +175,8 @@ _LEGENDS = {
         ),
         ("torque −1 N m", "no torque", "torque +1 N m"),
     ),
-    "MountainCar-v0": Legend(
-        (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07)),
-        ("left", "no force", "right"),
-    ),
-    "MountainCarContinuous-v0": Legend(
-        (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07)), ("force",)
-    ),
+    "MountainCar-v0": Legend(_VALLEY, ("left", "no force", "right")),
+    "MountainCarContinuous-v0": Legend(_VALLEY, ("force",)),
 }
 _LEGENDS["CartPole-v0"] = _LEGENDS["CartPole-v1"]
 # By the shape of observations, the first velocity of brax's and MuJoCo's bodies, and the entry after the last one.

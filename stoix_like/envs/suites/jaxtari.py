@@ -27,7 +27,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.arguments import check_choice, check_names, check_scenario, fit_params
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
 from stoix_like.envs.lazy_imports import deferred
-from stoix_like.envs.legends import Feature, Legend
+from stoix_like.envs.legends import Feature, Legend, entry_name
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.scenes.views import COLOURS, rgb
 from stoix_like.envs.spaces import Discrete
@@ -117,7 +117,7 @@ class JaxtariEnvironment(SuiteEnvironment):
         objects, place = jax.eval_shape(self._objects, jax.eval_shape(self.reset, jax.random.key(0))[0]), 0
         for name, leaf in named(objects).items():
             for index in np.ndindex(leaf.shape):
-                yield Feature(name + (f"[{','.join(map(str, index))}]" if index else ""), (place,))
+                yield Feature(entry_name(name, index), (place,))
                 place += 1
 
     def _objects(self, state: Any) -> Any:
