@@ -64,17 +64,12 @@ class ConsoleLogger:
         self._console = _LineConsole(highlight=False, force_jupyter=False)
         # Variables such as FORCE_COLOR make rich treat a file as a terminal.
         self._terminal = self._console.is_terminal and self._console.file.isatty()
-        self._system, self._job, self._num_members = "", "", 1
-        self._total, self._unit, self._kept, self._absolute_episodes = 1, "env steps", "best", 0
-        self._run_dir: pathlib.Path | None = None
         self._last: Mapping[str, Any] = {}
         self._bar: Progress | None = None
 
     def start(self, info: RunInfo) -> None:
         """Print the header and show the progress bar."""
-        self._total, self._unit, self._kept = max(info.total_timesteps, 1), info.step_unit, info.kept
-        self._run_dir, self._system, self._absolute_episodes = info.run_dir, info.system, info.absolute_episodes
-        self._num_members = info.num_members
+        self._info, self._total = info, max(info.total_timesteps, 1)
         self._job = "" if info.job is None else f"[{info.job}] "
         seeds = f"seed {info.seed}"
         if info.num_members > 1:
@@ -85,7 +80,7 @@ class ConsoleLogger:
         gap = "\n  " if self._terminal and wide else " "
         self._print((info.system, "bold"), " on ", (info.environment, "bold"), f",{gap}{seeds}")
         counts = f"{info.num_updates:,} updates, {info.num_evaluations} evaluations"
-        self._print_field("budget", f"{info.total_timesteps:,} {self._unit}, {counts}")
+        self._print_field("budget", f"{info.total_timesteps:,} {info.step_unit}, {counts}")
         if info.devices:
             self._print_field("devices", info.devices)
         self._print_field("run directory", short_path(info.run_dir))
@@ -110,54 +105,18 @@ class ConsoleLogger:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Print one line for an evaluation and advance the progress bar."""
-        if "eval/episode_return_iqm" in record:
-            self._log_population(record)
-        else:
-            self._log_one(record)
-        if self._absolute_episodes and record["env_steps"] >= self._total:
-            text = f"  evaluating the {self._kept} parameters on {self._absolute_episodes:,} episodes"
+        result, cells = (_of_population if "eval/episode_return_iqm" in record else _of_one)(record)
+        self._print_row(record, cells)
+        self._advance(record, f"return {result}")
+        if self._info.absolute_episodes and record["env_steps"] >= self._total:
+            text = f"  evaluating the {self._info.kept} parameters on {self._info.absolute_episodes:,} episodes"
             self._print((text, "dim"))
-
-    def _log_one(self, record: Mapping[str, Any]) -> None:
-        """Print the result of a single run."""
-        mean = format_number(record.get("eval/episode_return_mean"))
-        std = format_number(record.get("eval/episode_return_std"))
-        length = format_number(record.get("eval/episode_length_mean"))
-        results = [
-            Cell("   return ", 0),
-            Cell(f"{mean:>8}", 0, "bold green"),
-            Cell(f" ± {std:<7}", 1),
-            Cell(f"  length {length:>7}", 4),
-        ]
-        self._print_row(record, results)
-        self._advance(record, f"return {mean}")
-
-    def _log_population(self, record: Mapping[str, Any]) -> None:
-        """Print the aggregate of a population, with its best and worst member."""
-        scores = record["eval/episode_return_mean"]
-        iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
-        name = center_name(len(scores))
-        best, worst = record["population/best_member"], record["population/worst_member"]
-        # The return of a frozen policy is no result.
-        shown = {
-            one: "diverged" if one in record["population/failed"] else format_number(scores[one])
-            for one in (best, worst)
-        }
-        results = [
-            Cell(f"   return {name} ", 0),
-            Cell(f"{iqm:>8}", 0, "bold green"),
-            Cell(f" [{low}, {high}]", 1),
-            Cell(f"  best {shown[best]} (#{best})", 4),
-            Cell(f"  worst {shown[worst]} (#{worst})", 5),
-        ]
-        self._print_row(record, results)
-        self._advance(record, f"return {name} {iqm}")
 
     def _print_row(self, record: Mapping[str, Any], results: Sequence[Cell]) -> None:
         """Print one line, on a terminal without the cells that do not fit its width."""
         steps, width = record["env_steps"], len(f"{self._total:,}")
         # The progress bar shows the time left, too.
-        left = None if self._bar is not None else _seconds_left(self._last, record, self._total, self._num_members)
+        left = None if self._bar is not None else _seconds_left(self._last, record, self._total, self._info.num_members)
         cells = [
             Cell(f"  {steps:>{width},}", 3, "dim"),
             Cell(f" {steps / self._total:>4.0%}", 0, "dim"),
@@ -173,7 +132,7 @@ class ConsoleLogger:
     def _advance(self, record: Mapping[str, Any], status: str) -> None:
         """Advance the progress bar."""
         if self._bar is not None:
-            (task,), left = self._bar.task_ids, _seconds_left(self._last, record, self._total, self._num_members)
+            (task,), left = self._bar.task_ids, _seconds_left(self._last, record, self._total, self._info.num_members)
             status = f"{status}  {format_rate(record.get('steps_per_second'))} steps/s"
             if not self._last:
                 self._bar.reset(task, completed=record["env_steps"])  # its clock, which includes compilation
@@ -190,7 +149,7 @@ class ConsoleLogger:
     def _describe(self, status: str) -> str:
         """Return the text before the bar: the system, as far as there is room."""
         room = self._console.width - len(status) - _BAR_WIDTH
-        for text in (self._system, self._system.rpartition("/")[2]):
+        for text in (self._info.system, self._info.system.rpartition("/")[2]):
             if len(text) <= room:
                 return text
         return ""
@@ -198,10 +157,10 @@ class ConsoleLogger:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Remove the progress bar and print the summary."""
         self.close()
-        steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} {self._unit}"
+        steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} {self._info.step_unit}"
         self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
-        fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", _ABSOLUTE_METRIC.format(self._kept)))
-        for label, prefix, meaning in fields:
+        of_kept = _ABSOLUTE_METRIC.format(self._info.kept)
+        for label, prefix, meaning in (("last evaluation", "eval", ""), ("absolute metric", "absolute", of_kept)):
             iqm = summary.get(f"{prefix}/episode_return_iqm")
             mean = summary.get(f"{prefix}/episode_return_mean")
             if iqm is None and mean is not None:
@@ -222,11 +181,10 @@ class ConsoleLogger:
             for line in points.table(summary["population/points"]):
                 self._print(f"{'':{_LABEL_WIDTH}}{line}")
         self._print_field("time", format_timing(summary["timing"]))
-        if self._run_dir is not None and "profile" in summary:
-            self._print_field("trace", f"{short_path(self._run_dir / summary['profile'])}, for ui.perfetto.dev")
-        self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} {self._unit}/s")
-        if self._run_dir is not None:
-            self._print_field("written to", short_path(self._run_dir))
+        if "profile" in summary:
+            self._print_field("trace", f"{short_path(self._info.run_dir / summary['profile'])}, for ui.perfetto.dev")
+        self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} {self._info.step_unit}/s")
+        self._print_field("written to", short_path(self._info.run_dir))
 
     def close(self) -> None:
         """Remove the progress bar and restore the terminal."""
@@ -255,6 +213,38 @@ class Cell(NamedTuple):
     text: str
     rank: int
     style: str = ""
+
+
+def _of_one(record: Mapping[str, Any]) -> tuple[str, list[Cell]]:
+    """Return the result of a single run, and its cells."""
+    mean = format_number(record.get("eval/episode_return_mean"))
+    std = format_number(record.get("eval/episode_return_std"))
+    length = format_number(record.get("eval/episode_length_mean"))
+    return mean, [
+        Cell("   return ", 0),
+        Cell(f"{mean:>8}", 0, "bold green"),
+        Cell(f" ± {std:<7}", 1),
+        Cell(f"  length {length:>7}", 4),
+    ]
+
+
+def _of_population(record: Mapping[str, Any]) -> tuple[str, list[Cell]]:
+    """Return the aggregate of a population, and its cells, with its best and worst member."""
+    scores = record["eval/episode_return_mean"]
+    iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
+    name = center_name(len(scores))
+    best, worst = record["population/best_member"], record["population/worst_member"]
+    # The return of a frozen policy is no result.
+    shown = {
+        one: "diverged" if one in record["population/failed"] else format_number(scores[one]) for one in (best, worst)
+    }
+    return f"{name} {iqm}", [
+        Cell(f"   return {name} ", 0),
+        Cell(f"{iqm:>8}", 0, "bold green"),
+        Cell(f" [{low}, {high}]", 1),
+        Cell(f"  best {shown[best]} (#{best})", 4),
+        Cell(f"  worst {shown[worst]} (#{worst})", 5),
+    ]
 
 
 def fitting(cells: Sequence[Cell], width: int) -> list[Cell]:
