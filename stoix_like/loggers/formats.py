@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # The interquartile mean of fewer scores is their mean.
@@ -72,7 +72,7 @@ def short_path(path: pathlib.Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.ljust) -> list[str]:
     """Align rows of cells in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return ["  ".join(align(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stoix_like.loggers.formats import MIN_IQM, format_number
+from stoix_like.loggers.formats import MIN_IQM, columns, format_number
 
 MAX_ROWS = 12
 _RESULTS = ("members", "seeds")
@@ -27,8 +27,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> list[str]:
         interval = "-" if low == high == "-" else f"[{low}, {high}]"
         values = (f"{point[hyperparam]:.3g}" for hyperparam in _varied(point))
         rows.append([*values, mean, iqm, interval, _seeds(point["seeds"])])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = columns(rows, str.rjust)
     left_out = len(ranked) - MAX_ROWS
     return [*lines, f"{left_out:,} more in summary.json"] if left_out > 0 else lines
 
