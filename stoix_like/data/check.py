@@ -86,10 +86,7 @@ def _wrong_arrays(data: DataSet, observation_space: ObservationSpace, action_spa
         yield f"the data have {unknown[0]}, which the run does not observe: record data with the same env keys"
     expected = {name: (space.shape, space.dtype) for name, space in {**spaces, "actions": action_space}.items()}
     expected |= {"rewards": ((), np.float32), "action_mask": ((sum(choices(action_space)),), np.bool_)}
-    expected |= {
-        "step_count": ((), np.int32),
-        **dict.fromkeys(("terminated", "truncated", "valids"), ((), np.bool_)),
-    }
+    expected |= {"step_count": ((), np.int32), **dict.fromkeys(("terminated", "truncated", "valids"), ((), np.bool_))}
     for path, array in data.arrays().items():
         name = ".".join(parts_of(path))
         shape, dtype = expected[name]

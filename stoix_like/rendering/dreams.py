@@ -157,13 +157,10 @@ def lines(episode: DreamedEpisode, most: int) -> list[Line]:
     features = [feature for feature in all_features(named, episode.space) if feature.leaf not in images]
     spread = {feature: float(np.std(feature.read(views[0]))) for feature in features}
     features.sort(key=lambda feature: (feature not in named, 0.0 if feature in named else -spread[feature]))
-    found = []
-    for feature in features[:most]:
-        truth, dream = (feature.unjoined(feature.read(view)) for view in views)
-        found.append(Line(feature.label, truth, dream))
+    shown = [(feature.label, [feature.unjoined(feature.read(view)) for view in views]) for feature in features[:most]]
     alive = 1.0 - episode.terminated
     return [
-        *found,
+        *(Line(label, truth, dream) for label, (truth, dream) in shown),
         Line("reward", episode.reward, np.asarray(episode.dream.reward)),
         Line("continues", alive, np.asarray(episode.dream.continues), (-0.05, 1.05)),
     ]

@@ -101,9 +101,8 @@ class Recorder:
 
         def step(state: RolloutState, key: jax.Array) -> tuple[RolloutState, Snapshot]:
             act_key, env_key = jax.random.split(key)
-            state, _, _ = act_and_step(
-                self._env, system.eval_act, shared, state, act_key, game_keys(self._env, env_key)
-            )
+            env_keys = game_keys(self._env, env_key)
+            state, _, _ = act_and_step(self._env, system.eval_act, shared, state, act_key, env_keys)
             return state, self._snapshot(state)
 
         return jax.lax.scan(step, state, keys)
