@@ -193,9 +193,8 @@ def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
         action = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], agents, axis=1), one)
         return first, env.step(keys, state, action)[1]
 
-    for name, timestep in zip(
-        ("reset", "step"), _attempt("step", jax.eval_shape, shapes, jax.random.key(0)), strict=True
-    ):
+    played = _attempt("step", jax.eval_shape, shapes, jax.random.key(0))
+    for name, timestep in zip(("reset", "step"), played, strict=True):
         view = timestep.observation.agent_view
         for leaf in jax.tree.leaves(timestep.observation):
             one = getattr(env.observation_space, "shape", None) if leaf is view else None

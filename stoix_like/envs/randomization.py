@@ -68,11 +68,7 @@ class Randomized(Vectorize):
         if not isinstance(state, RandomizedState):
             return super().step(keys, state, action)
 
-        def step(parameters: tuple[jax.Array, ...], *arguments: Any) -> tuple[State, TimeStep]:
-            with self._physics.replaced(self._model_with(parameters)):
-                return self.env.step(*arguments)
-
-        env_state, timestep = jax.vmap(step)(state.parameters, keys, state.env_state, action)
+        env_state, timestep = self._varied(self.env.step)(state.parameters, keys, state.env_state, action)
         return RandomizedState(env_state, state.parameters), timestep
 
     def start_rollout(self, key: jax.Array, state: RandomizedState) -> RandomizedState:
@@ -85,12 +81,17 @@ class Randomized(Vectorize):
         return state.env_state
 
     def _start(self, keys: jax.Array, parameters: tuple[jax.Array, ...]) -> tuple[RandomizedState, TimeStep]:
-        def reset(parameters: tuple[jax.Array, ...], key: jax.Array) -> tuple[State, TimeStep]:
-            with self._physics.replaced(self._model_with(parameters)):
-                return self.env.reset(key)
-
-        env_state, timestep = jax.vmap(reset)(parameters, keys)
+        env_state, timestep = self._varied(self.env.reset)(parameters, keys)
         return RandomizedState(env_state, parameters), timestep
+
+    def _varied(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of the environment for N copies, which takes their parameters before its arguments."""
+
+        def call(parameters: tuple[jax.Array, ...], *arguments: Any) -> Any:
+            with self._physics.replaced(self._model_with(parameters)):
+                return function(*arguments)
+
+        return jax.vmap(call)
 
     def _model_with(self, parameters: tuple[jax.Array, ...]) -> Any:
         drawn = iter(parameters)

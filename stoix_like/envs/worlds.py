@@ -22,9 +22,8 @@ def with_world(views: Any, world: jax.Array | None = None) -> dict[str, Any]:
     """
     leaves = jax.tree.leaves(views)
     if world is None:
-        parts = (
-            [as_floats(leaf).ravel() for leaf in leaves] if isinstance(views, dict) or views.ndim == 1 else list(views)
-        )
+        one_number = isinstance(views, dict) or views.ndim == 1
+        parts = [as_floats(leaf).ravel() for leaf in leaves] if one_number else list(views)
         world = jnp.concatenate(parts, axis=-1)[None]
     else:
         world = jnp.atleast_2d(jnp.asarray(world, jnp.float32))

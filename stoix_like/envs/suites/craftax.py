@@ -6,7 +6,6 @@ reads the limit from the number of steps.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping
@@ -81,9 +80,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         _read_textures_on_demand(name)
     env = make_craftax_env_from_name(name, auto_reset=False)
     defaults = env.default_params
-    known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
-    # Angles that craftax draws for each world unless they are set.
-    del known["fractal_noise_angles"]
+    # Without angles that craftax draws for each world unless they are set.
+    known = {key: value for key, value in vars(defaults).items() if key != "fractal_noise_angles"}
     fitted = fit_params(known, params, name, positive=("max_timesteps",))
     return Vectorize(CraftaxEnvironment(env, defaults.replace(**fitted), name))
 

@@ -77,7 +77,10 @@ class JumanjiEnvironment(SuiteEnvironment):
         if self._choices is not None:
             action = jnp.stack(jnp.unravel_index(action, self._choices))
         state, timestep = self._env.step(with_raw_key(state, "key", key), action)
-        return timestep.observation, state, timestep.reward, *self._ends(state, timestep)
+        ended = timestep.last()
+        terminated = ended & jnp.all(timestep.discount == 0.0)
+        ended = ended if self._limit is None else ended | (state.step_count >= self._limit)
+        return timestep.observation, state, timestep.reward, terminated, ended
 
     def scene(self) -> Scene | None:
         """Jumanji's own viewer draws."""
@@ -94,20 +97,12 @@ class JumanjiEnvironment(SuiteEnvironment):
         self.observation_space = _only_entry(observations)
         self.action_space, self._choices = _convert_actions(self._env.action_spec, None if mask is None else mask.shape)
 
-    def _ends(self, state: Any, timestep: Any) -> tuple[jax.Array, jax.Array]:
-        """Return whether the episode terminated, and whether it ended at all."""
-        ended = timestep.last()
-        terminated = ended & jnp.all(timestep.discount == 0.0)
-        return terminated, ended if self._limit is None else ended | (state.step_count >= self._limit)
-
     def observe(self, native: Any) -> Observation:
         view = _only_entry(_convert_view(self._spec, native))
-        mask = getattr(native, "action_mask", None)
-        return Observation(view, None if mask is None else self._mask(mask))
-
-    def _mask(self, mask: jax.Array) -> jax.Array:
+        if (mask := getattr(native, "action_mask", None)) is None:
+            return Observation(view)
         rows = mask.reshape(1, -1) if isinstance(self.action_space, Discrete) else mask
-        return _some_legal(rows).reshape(-1)
+        return Observation(view, _some_legal(rows).reshape(-1))
 
 
 class JumanjiAgents(JumanjiEnvironment):

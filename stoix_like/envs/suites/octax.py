@@ -51,12 +51,8 @@ class OctaxEnvironment(SuiteEnvironment):
         return Observation(jnp.where(native, 255, 0).astype(jnp.uint8).transpose(2, 1, 0))
 
     def scene(self) -> Scene:
-        lit, dark = rendering.create_color_scheme("octax")
-
-        def picture(state: Any) -> np.ndarray:
-            return rendering.chip8_display_to_rgb(state.display, 8, lit, dark)
-
-        return from_pictures(picture, fps=15)
+        colours = rendering.create_color_scheme("octax")
+        return from_pictures(lambda state: rendering.chip8_display_to_rgb(state.display, 8, *colours), fps=15)
 
     def legend(self) -> Legend:
         keys = [f"key {int(key):X}" for key in np.asarray(self._env.action_set)]

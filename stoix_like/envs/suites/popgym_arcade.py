@@ -6,7 +6,6 @@ counts steps itself.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,13 +66,12 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     defaults = env.default_params
     # Two families of games have another name for it.
     limit_name = _LIMIT if hasattr(env, _LIMIT) else "max_episode_length"
-    known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
-    fitted = {_LIMIT: getattr(env, limit_name)} | fit_params(known | {_LIMIT: getattr(env, limit_name)}, params, name)
+    known, limit = vars(defaults), getattr(env, limit_name)
+    fitted = {_LIMIT: limit} | fit_params(known | {_LIMIT: limit}, params, name)
     # The rewards of some games are scaled by it, of some as they are built.
-    if getattr(env, "reward_scale", None) == 1.0 / getattr(env, limit_name):
+    if getattr(env, "reward_scale", None) == 1.0 / limit:
         env.reward_scale = 1.0 / fitted[_LIMIT]
     setattr(env, limit_name, fitted[_LIMIT])
     # Games that read the limit from their parameters would report it as a termination.
     endless = {key: INT32_MAX if key == _LIMIT else value for key, value in fitted.items() if key in known}
-    game = PopgymArcadeEnvironment(env, dataclasses.replace(defaults, **endless))
-    return TimeLimit(Vectorize(game), fitted[_LIMIT])
+    return TimeLimit(Vectorize(PopgymArcadeEnvironment(env, defaults.replace(**endless))), fitted[_LIMIT])

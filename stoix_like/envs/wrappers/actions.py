@@ -183,13 +183,12 @@ class RescaleActions(Wrapper, keeps_ends=True):
             self.action_space = space.map(_rescaled)
             scaled = (space.low != self.action_space.low) | (space.high != self.action_space.high)
             low, high = np.where(scaled, space.low, -1.0), np.where(scaled, space.high, 1.0)
-            self._middle, self._half_range = _halves(low.astype(space.dtype), high.astype(space.dtype))
-            return
-        if not isinstance(space, Box) or not space.bounded:
+        elif isinstance(space, Box) and space.bounded:
+            self.action_space = replace(space, low=-1.0, high=1.0)
+            low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
+        else:
             raise ValueError(f"action_space={space} is not a bounded Box: RescaleActions needs finite bounds")
-        low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
-        self._middle, self._half_range = _halves(low, high)
-        self.action_space = replace(space, low=-1.0, high=1.0)
+        self._middle, self._half_range = _halves(low.astype(space.dtype), high.astype(space.dtype))
 
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Rescale actions to the bounds of the wrapped environments."""

@@ -86,11 +86,9 @@ class NoisyObservation(_RandomViews):
                 " one number, or one for each entry of a vector"
             )
         self._scale = np.broadcast_to(self._scale, space.shape)
-        low, high = (
-            np.where(self._scale > 0.0, end, bound) for bound, end in ((space.low, -np.inf), (space.high, np.inf))
-        )
-        bounds = low.astype(space.dtype), high.astype(space.dtype)
-        self.observation_space = unstacked(replace(space, low=bounds[0], high=bounds[1]))
+        noisy = self._scale > 0.0
+        low, high = np.where(noisy, -np.inf, space.low), np.where(noisy, np.inf, space.high)
+        self.observation_space = unstacked(replace(space, low=low.astype(space.dtype), high=high.astype(space.dtype)))
 
     def view(self, key: jax.Array, view: jax.Array) -> jax.Array:
         return view + self._scale * jax.random.normal(key, view.shape, view.dtype)
