@@ -37,8 +37,7 @@ def check_data(
 ) -> None:
     """Refuse data that a run cannot learn from."""
     header = data if isinstance(data, DataHeader) else data.header
-    problem = next(_problems(header, data, observation_space, action_space, env_name), None)
-    if problem is not None:
+    if (problem := next(_problems(header, data, observation_space, action_space, env_name), None)) is not None:
         raise ConfigError(f"{key}={header.path}: {problem}")
 
 
@@ -106,8 +105,7 @@ def _wrong_episodes(data: DataSet) -> Iterator[str]:
         yield f"row {_first(both)} is terminated and truncated: set one of the flags"
     if valid[-1]:
         yield "the last episode does not end: add a row with its last observation, where valids is False"
-    empty = ~valid & ~np.append(False, valid[:-1])
-    if empty.any():
+    if (empty := ~valid & ~np.append(False, valid[:-1])).any():
         yield f"row {_first(empty)} follows no step, and valids is False: leave it out"
     ends = valid & ~np.append(valid[1:], False)
     if (endless := ends & ~flagged).any():
@@ -153,8 +151,7 @@ def _illegal_actions(data: DataSet, action_space: Any) -> Iterator[str]:
     # Rows that belong to no step may hold anything; without any legal option, all are.
     places = np.where(data.valid[:, None], chosen, 0).astype(np.int64) + starts
     legal = np.take_along_axis(np.asarray(mask), places, axis=1) | ~np.logical_or.reduceat(mask, starts, axis=1)
-    illegal = ~legal.all(axis=1) & data.valid
-    if illegal.any():
+    if (illegal := ~legal.all(axis=1) & data.valid).any():
         row = _first(illegal)
         yield f"the action {data.action[row]} in row {row} is not legal there, see action_mask: leave its episode out"
 

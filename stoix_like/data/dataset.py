@@ -95,8 +95,7 @@ class DataSet(NamedTuple):
     @property
     def episode_returns(self) -> np.ndarray:
         """Sums of the rewards of each episode, `[E]` float64."""
-        ends = np.flatnonzero(~self.valid)
-        if not ends.size:
+        if not (ends := np.flatnonzero(~self.valid)).size:
             return np.zeros(0)
         rewards = np.where(self.valid, self.reward, 0.0)[: ends[-1] + 1]
         return np.add.reduceat(rewards, np.append(0, ends[:-1] + 1), dtype=np.float64)

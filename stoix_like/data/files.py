@@ -40,8 +40,7 @@ _DAMAGED = (*_MALFORMED, OSError, EOFError, RuntimeError, MemoryError, zipfile.B
 def write_data(path: str | Path, data: DataSet, compress: bool = True) -> None:
     """Write a data set to a new `.npz` file, atomically; the same data give the same bytes."""
     check_file(Path(path))
-    header = np.frombuffer(data.header.to_json().encode(), np.uint8)
-    arrays: dict[str, Any] = {_HEADER: header, **data.arrays()}
+    arrays: dict[str, Any] = {_HEADER: np.frombuffer(data.header.to_json().encode(), np.uint8), **data.arrays()}
     with replaced(Path(path)) as file:
         (np.savez_compressed if compress else np.savez)(file, **arrays)
 

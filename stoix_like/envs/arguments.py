@@ -23,8 +23,7 @@ def check_scenario(
     """Check that a suite has a scenario."""
     if name in unsupported:
         raise ConfigError(f"env.scenario.name={name!r} is not supported: {unsupported[name]}")
-    names = list(known)
-    if name not in names:
+    if name not in (names := list(known)):
         if not name:
             raise ConfigError(f"env={suite} names no environment: add env.scenario.name=…: {nearest(name, names)}")
         raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {suite}: {nearest(name, names)}")
@@ -41,8 +40,7 @@ def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner:
 
 def check_choice(key: str, value: Any, known: Iterable[str], owner: str) -> None:
     """Check that a value is one of the names that a scenario knows."""
-    names = list(known)
-    if value not in names:
+    if value not in (names := list(known)):
         raise ConfigError(f"{key}={value!r} is not one of {owner}: {nearest(str(value), names)}")
 
 

@@ -137,13 +137,11 @@ class PoolReset(AutoReset):
         self, keys: jax.Array, store: PoolStore, done: jax.Array, current: Start
     ) -> tuple[Start, PoolStore]:
         rank = jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32)
-        entry = (store.taken + rank - 1) % self.pool_size
-        starts = _take(store.starts, entry, self.pool_size)
+        starts = _take(store.starts, (store.taken + rank - 1) % self.pool_size, self.pool_size)
         return where_rows(done, starts, current), store._replace(taken=store.taken + rank[-1])
 
     def _fill(self, key: jax.Array) -> PoolStore:
-        keys = jax.random.split(key, self.pool_size * self.num_agents)
-        return PoolStore(self._draw(keys), jnp.zeros((), jnp.int32))
+        return PoolStore(self._draw(jax.random.split(key, self.pool_size * self.num_agents)), jnp.zeros((), jnp.int32))
 
 
 class OptimisticReset(AutoReset):

@@ -109,9 +109,8 @@ def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Itera
             yield from element_faults(each, values[key], batch_dims, f"{name}[{key!r}]")
         return
     values = np.asarray(values)
-    shape_fault = _array_fault(name, values, space, batch_dims)
-    if shape_fault is not None:
-        yield shape_fault
+    if fault := _array_fault(name, values, space, batch_dims):
+        yield fault
         return
     if not np.isfinite(values).all():
         yield f"{name} is NaN or infinite after some actions: guard divisions, roots and logarithms"
@@ -146,8 +145,7 @@ def mask_faults(space: Any, mask: Any, name: str) -> Iterator[str]:
 
 
 def _raise_any(faults: Iterator[str]) -> None:
-    found = list(dict.fromkeys(faults))
-    if found:
+    if found := list(dict.fromkeys(faults)):
         raise FaultyEnvironmentError(found)
 
 
@@ -174,8 +172,7 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
         allowed = (Box, Discrete, MultiDiscrete, Dict, Tuple) if kinds is None else kinds
         if not isinstance(space, (*allowed, Mixed)):
             found = "missing" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
-            names = ", ".join(kind.__name__ for kind in allowed)
-            yield f"{name} is {found}: use one of stoix_like.envs: {names}"
+            yield f"{name} is {found}: use one of stoix_like.envs: {', '.join(kind.__name__ for kind in allowed)}"
         elif kinds is not None:
             for entry in entries(space, name).values():
                 if isinstance(entry, Discrete | MultiDiscrete) and first_choices(entry).any():
@@ -195,9 +192,8 @@ def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
 
     played = _attempt("step", jax.eval_shape, shapes, jax.random.key(0))
     for name, timestep in zip(("reset", "step"), played, strict=True):
-        view = timestep.observation.agent_view
         for leaf in jax.tree.leaves(timestep.observation):
-            one = getattr(env.observation_space, "shape", None) if leaf is view else None
+            one = getattr(env.observation_space, "shape", None) if leaf is timestep.observation.agent_view else None
             if leaf.shape[1:2] != (agents,) or (one is not None and leaf.ndim < 2 + len(one)):
                 yield (
                     f"an observation of {name} is {_aval(leaf, 1)}, and num_agents={agents}: give every array of it a"
@@ -216,11 +212,9 @@ def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
 
 
 def _interface_faults(env: VectorEnvironment, strict: bool) -> Iterator[str]:
-    num_rows = NUM_ENVS * env.num_agents
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_rows))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM_ENVS * env.num_agents))
     before = _attempt("reset", jax.eval_shape, env.reset, keys)
-    faults = [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset", strict)]
-    if faults:
+    if faults := [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset", strict)]:
         yield from faults
         return
     action = jax.eval_shape(jax.vmap(env.action_space.sample), keys)
@@ -279,8 +273,7 @@ def _view_faults(space: Any, view: Any, name: str, strict: bool) -> Iterator[str
             yield from _view_faults(each, view[key], f"{name}[{key!r}]", strict)
         return
     fault = f"{name} is a {type(view).__name__}: return an array" if not hasattr(view, "dtype") else None
-    fault = fault or _array_fault(name, view, space, 1, strict)
-    if fault is not None:
+    if fault := fault or _array_fault(name, view, space, 1, strict):
         yield fault
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -61,11 +60,11 @@ def make(
         source = construct(source, kwargs, env if isinstance(env, str) else _name(source))
     elif kwargs:
         raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(source)} is built already: pass its class, env=MyEnv")
-    if opponent and not _is_a(source, _GAME):
+    if opponent and not _has_base(type(source), _GAME):
         raise ConfigError(
             f"env.kwargs.opponent={name_of(opponent[_OPPONENT])}: {_name(source)} is not a pgx game: leave it out"
         )
-    return adapt(source, params, _adds_world(source, world), opponent, constructor, options or HostOptions())
+    return _adapt(source, params, _adds_world(source, world), opponent, constructor, options or HostOptions())
 
 
 def _set_aside(name: str, source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -110,26 +109,20 @@ def _adds_world(env: Any, world: Mapping[str, Any]) -> bool:
     return value
 
 
-def adapt(
-    env: Any,
-    params: Mapping[str, Any],
-    world: bool = False,
-    opponent: Mapping[str, Any] = MappingProxyType({}),
-    constructor: Callable[..., Any] | None = None,
-    options: HostOptions | None = None,
+def _adapt(
+    env: Any, params: Mapping[str, Any], world: bool, opponent: dict[str, Any], constructor: Any, options: HostOptions
 ) -> VectorEnvironment:
     """Convert an environment to vector environments."""
     name, vector = _name(env), None
-    if params and not (_is_a(env, _GAME) or _is_of_gymnax(env)):
+    if params and not (_has_base(type(env), _GAME) or _is_of_gymnax(env)):
         raise ConfigError(f"env.params={dict(params)}: {name} has no parameters: use env.kwargs")
     if _is_of_gymnasium(env):
         with refusing(f"{name} is not a gymnasium environment", "see the guide Bring your own environment"):
             vector = join_actions(load_suite("gymnasium").adopt(env, constructor, name, options))
     elif _is_parallel(env):
         # Its module imports gymnasium, which the core does not need.
-        games = importlib.import_module("stoix_like.envs.parallel_games")
-        vector = games.adopt(env, constructor, name, options, world)
-    elif _is_a(env, _GAME):
+        vector = importlib.import_module("stoix_like.envs.parallel_games").adopt(env, constructor, name, options, world)
+    elif _has_base(type(env), _GAME):
         with refusing(f"{name} does not follow the interface of pgx", "see pgx.Env"):
             vector = load_suite("pgx").adapt(env, opponent, params, name)
     elif _is_of_gymnax(env):
@@ -230,8 +223,7 @@ def import_path(env: Any) -> str | None:
 
 def as_overrides(env: Any) -> list[str]:
     """Return the overrides that select an environment passed from Python."""
-    path = import_path(env)
-    if path is None:
+    if (path := import_path(env)) is None:
         return [f"env={OWN}", "env._target_=''", f"env.scenario.name={_name(env)}"]
     return [f"env={OWN}", f"env._target_={path}"]
 
@@ -263,22 +255,18 @@ def _name(env: Any) -> str:
     return type(env.unwrapped if _is_of_gymnasium(env) else env).__name__
 
 
-def _is_a(env: Any, path: str) -> bool:
-    """Return whether an object is of a class, which its path names so that its package need not be imported."""
-    return _has_base(type(env), path)
-
-
 def _has_base(cls: type, path: str) -> bool:
+    """Return whether a class has a base, which its path names so that its package need not be imported."""
     return any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
 def _is_of_gymnasium(env: Any) -> bool:
-    return _is_a(env, "gymnasium.core.Env")
+    return _has_base(type(env), "gymnasium.core.Env")
 
 
 def _is_parallel(env: Any) -> bool:
     """Return whether an object has PettingZoo's parallel interface; games in turns have an `agent_iter`."""
-    return _is_a(env, _PARALLEL) or (
+    return _has_base(type(env), _PARALLEL) or (
         not isinstance(env, Environment | VectorEnvironment)
         and all(hasattr(env, name) for name in _PETTINGZOO)
         and not any(hasattr(env, name) for name in _OTHERS)
@@ -294,11 +282,10 @@ def _is_of_gymnax(env: Any) -> bool:
 
 
 def _advice(env: Any) -> str:
-    if _is_a(env, "gymnasium.vector.vector_env.VectorEnv"):
+    if _has_base(type(env), "gymnasium.vector.vector_env.VectorEnv"):
         return "it is a vector environment of gymnasium: pass its id, or one environment"
     packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
-    host = next((name for name in _HOST_PACKAGES if name in packages), None)
-    if host is not None:
+    if (host := next((name for name in _HOST_PACKAGES if name in packages), None)) is not None:
         return f"it has the interface of {host}, which cannot be compiled: wrap it as a gymnasium.Env"
     return (
         "subclass stoix_like.envs.Environment (one environment) or VectorEnvironment (N of them), or implement gymnax's"

@@ -153,8 +153,7 @@ class JaxMarlEnvironment(Environment):
 
 def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
     """Convert a custom environment."""
-    limit, team_reward = getattr(env, "max_steps", None), bool(getattr(env, "team_reward", False))
-    rules = Rules(limit=limit, team_reward=team_reward, declared=True)
+    rules = Rules(getattr(env, "max_steps", None), team_reward=bool(getattr(env, "team_reward", False)), declared=True)
     if callable(scene := getattr(env, "scene", None)):
         rules = rules._replace(scene=scene)
     if callable(getattr(env, "terminated", None)):
@@ -208,7 +207,6 @@ def _action_space(env: Any, agent: Any, name: str) -> Space:
 
 
 def _discrete(space: Any) -> Discrete | MultiDiscrete | None:
-    sizes = getattr(space, "num_categories", getattr(space, "nvec", None))
-    if sizes is not None:
+    if (sizes := getattr(space, "num_categories", getattr(space, "nvec", None))) is not None:
         return MultiDiscrete(tuple(int(size) for size in np.asarray(sizes)))
     return Discrete(int(space.n)) if hasattr(space, "n") else None

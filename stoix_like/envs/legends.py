@@ -48,8 +48,7 @@ class Feature(NamedTuple):
         """Return values over steps with a gap where an angle jumps from one end of its range to the other."""
         if len(self.places) == 1:
             return values
-        jumps = np.abs(np.diff(values, prepend=values[:1])) > np.pi
-        return np.where(jumps, np.nan, values)
+        return np.where(np.abs(np.diff(values, prepend=values[:1])) > np.pi, np.nan, values)
 
     def write(self, view: Mapping[str, np.ndarray], values: np.ndarray) -> dict[str, np.ndarray]:
         """Return views, arrays `[B, ...]` by dotted name, with other values `[B]`."""
@@ -92,8 +91,7 @@ class Legend(NamedTuple):
 def find_legend(name: str, space: ObservationSpace | None = None) -> Legend:
     """Return the legend of an environment; gymnax, brax, gymnasium and envpool share ids and observations."""
     body = re.sub(r"-v\d+$", "", name).replace("_", "").lower()
-    shape = space.shape if isinstance(space, Box) else ()
-    first, after = _VELOCITIES.get(body, {}).get(shape, (0, 0))
+    first, after = _VELOCITIES.get(body, {}).get(space.shape if isinstance(space, Box) else (), (0, 0))
     return _LEGENDS.get(name, Legend(velocities=tuple(range(first, after))))
 
 

@@ -43,18 +43,13 @@ class _CommonForm:
         self._world, states = world, getattr(env, "state_space", None) if world else None
         self._state: np.ndarray | None = None
         # Pixels would be unscaled floats, once for each agent.
-        if (
-            isinstance(states, gymnasium.spaces.Box)
-            and len(states.shape) == 1
-            and np.issubdtype(states.dtype, np.floating)
-        ):
+        if isinstance(states, gymnasium.spaces.Box) and len(states.shape) == 1 and np.dtype(states.dtype).kind == "f":
             self._state = np.full(states.shape, np.nan, np.float32)
         self.agents = list(env.possible_agents)
         views = [_box(env.observation_space(agent), f"{name}: {agent}") for agent in self.agents]
         self._actions = [env.action_space(agent) for agent in self.agents]
-        specs = [
-            make_spec(f"{name}: {each[0]}", *each[1:]) for each in zip(self.agents, views, self._actions, strict=True)
-        ]
+        pairs = zip(self.agents, views, self._actions, strict=True)
+        specs = [make_spec(f"{name}: {agent}", view, actions) for agent, view, actions in pairs]
         self._views = [spec.observation for spec in specs]
         self._spaces = [_array_space(spec) for spec in specs]
         padding.check_views(dict(zip(self.agents, self._views, strict=True)), name)

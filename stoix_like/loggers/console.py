@@ -170,8 +170,7 @@ class ConsoleLogger:
                 name = center_name(summary.get("population/size", MIN_IQM))
                 value = f"{format_number(iqm)} [{', '.join(ends)}] {name} over members"
                 self._print_field(label, value + meaning, "bold green")
-        best = summary.get("population/best")
-        if best is not None:
+        if (best := summary.get("population/best")) is not None:
             varied = {name: best[name] for name in best if name in summary.get("population/varied", ())}
             described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
             measure = "absolute metric" if "absolute/episode_return_mean" in summary else "last evaluation"
@@ -217,9 +216,8 @@ class Cell(NamedTuple):
 
 def _of_one(record: Mapping[str, Any]) -> tuple[str, list[Cell]]:
     """Return the result of a single run, and its cells."""
-    mean = format_number(record.get("eval/episode_return_mean"))
-    std = format_number(record.get("eval/episode_return_std"))
-    length = format_number(record.get("eval/episode_length_mean"))
+    names = ("return_mean", "return_std", "length_mean")
+    mean, std, length = (format_number(record.get(f"eval/episode_{name}")) for name in names)
     return mean, [
         Cell("   return ", 0),
         Cell(f"{mean:>8}", 0, "bold green"),
@@ -275,8 +273,7 @@ class _TimeLeft(ProgressColumn):
     """Countdown to the task's `deadline` on the monotonic clock; its phase so far while the deadline is unknown."""
 
     def render(self, task: Task) -> Text:
-        deadline = task.fields["deadline"]
-        if deadline is None:
+        if (deadline := task.fields["deadline"]) is None:
             return Text(f"{task.fields['phase']} {format_seconds(task.elapsed)}", style="dim")
         return Text(f"{format_seconds(max(0.0, deadline - time.monotonic()))} left", style="cyan")
 

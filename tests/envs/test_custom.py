@@ -13,7 +13,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.envs import Box, Discrete, EnvConfig, Environment, check_environment, custom, make, make_eval
-from stoix_like.envs.custom import adapt, as_overrides, unused_methods
+from stoix_like.envs.custom import as_overrides, unused_methods
 from stoix_like.envs.wrappers import StackFrames
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file
@@ -68,13 +68,13 @@ def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates()
 
 
 def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkeypatch):
-    assert unused_methods(adapt(custom_envs.GymnaxWalk(), {})) == ()
+    assert unused_methods(custom.make(custom_envs.GymnaxWalk(), {}, {})) == ()
     monkeypatch.setattr(custom_envs.GymnaxWalk, "action_mask", lambda self, state, params: None, raising=False)
-    (note,) = unused_methods(custom_envs.AddReward(adapt(custom_envs.GymnaxWalk(), {})))
+    (note,) = unused_methods(custom_envs.AddReward(custom.make(custom_envs.GymnaxWalk(), {}, {})))
     assert note.startswith("GymnaxWalk.action_mask is called by nothing, and actions are not masked: return")
     # Here, it helps to write observations.
     monkeypatch.setattr(custom_envs.Corridor, "action_mask", lambda self, state: None, raising=False)
-    assert unused_methods(adapt(custom_envs.Corridor(), {})) == ()
+    assert unused_methods(custom.make(custom_envs.Corridor(), {}, {})) == ()
 
 
 def test_wrappers_of_ones_own_count_in_the_episode_return():
@@ -87,7 +87,7 @@ def test_wrappers_of_ones_own_count_in_the_episode_return():
 
 @pytest.mark.parametrize(("name", "stacked"), [("AddReward", 1), ("AddRewardAlone", 2)])
 def test_stacks_behind_a_wrapper_of_ones_own_are_no_longer_those_of_successive_steps(name, stacked):
-    env = StackFrames(adapt(custom_envs.Corridor(), {}), 2)
+    env = StackFrames(custom.make(custom_envs.Corridor(), {}, {}), 2)
     wrapped = custom.wrap(env, [{"_target_": f"support.custom_envs.{name}"}])
     assert wrapped.observation_space.stacked == stacked
     assert env.observation_space.stacked == 2

@@ -55,9 +55,9 @@ def show_pictures(axes: Axes, at: Callable[[int], np.ndarray]) -> Update:
     """Fill axes with pictures. `at`: returns the picture `[H, W, 3]` of an entry."""
     axes.set_axis_off()
     first = at(0)
-    small = max(first.shape[:2]) < 200
     # A gif has the resolution of the figure: large pictures are averaged, the pixels of small ones stay sharp.
-    shown = axes.imshow(first, interpolation="nearest" if small else "antialiased", vmin=0, vmax=1)
+    interpolation = "nearest" if max(first.shape[:2]) < 200 else "antialiased"
+    shown = axes.imshow(first, interpolation=interpolation, vmin=0, vmax=1)
     return lambda entry: shown.set_data(at(entry))
 
 

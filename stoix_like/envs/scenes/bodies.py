@@ -39,8 +39,7 @@ def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], sec
             mujoco.mj_forward(model, data)
             return data
 
-        camera = _open_camera(model)
-        if camera is None:
+        if (camera := _open_camera(model)) is None:
             show = _outlines(axes, model, move_to(0))
             return lambda entry: show(move_to(entry))
         return show_pictures(axes, lambda entry: camera.picture(move_to(entry)))
@@ -117,8 +116,7 @@ def _outlines(axes: Axes, model: mujoco.MjModel, first: mujoco.MjData) -> Callab
     (ticks,) = axes.plot([], [], "|", color=LIGHT, markersize=8, zorder=0)
     shapes = []
     for geom in solid:
-        colour = model.geom_rgba[geom, :3]
-        shapes.append(Polygon([(0, 0)], facecolor=colour, edgecolor=DARK, linewidth=0.8))
+        shapes.append(Polygon([(0, 0)], facecolor=model.geom_rgba[geom, :3], edgecolor=DARK, linewidth=0.8))
         axes.add_patch(shapes[-1])
 
     def show(data: mujoco.MjData) -> None:

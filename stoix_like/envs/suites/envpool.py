@@ -148,7 +148,6 @@ def make(
     def construct(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
 
-    fps = None
     if options.drawn:
         given["render_mode"] = "rgb_array"
         # Some environments of envpool have no pictures.
@@ -156,12 +155,11 @@ def make(
             pool = construct([0])
             pool.reset()
             pool.render()
-        fps = _FPS
 
     def batch(_: int) -> EnvpoolBatch:
         return EnvpoolBatch(construct, spaces[1], time_limit, not options.drawn, keeps_games)
 
-    return HostEnvironment(batch, spec, options.timeout, fps)
+    return HostEnvironment(batch, spec, options.timeout, _FPS if options.drawn else None)
 
 
 def _options_of(name: str) -> dict[str, Any]:

@@ -247,8 +247,7 @@ def _vectorized(
                 return GymnasiumBatch(_Workers([in_worker] * num_envs))
         # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
         here = [lambda: Declared(constructor(), space, copies=False)] * num_envs
-        envs = SyncVectorEnv(here, autoreset_mode=AutoresetMode.DISABLED)
-        return GymnasiumBatch(envs, not options.drawn)
+        return GymnasiumBatch(SyncVectorEnv(here, autoreset_mode=AutoresetMode.DISABLED), not options.drawn)
 
     return HostEnvironment(make_batch, spec, options.timeout, fps)
 

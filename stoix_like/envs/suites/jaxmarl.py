@@ -124,8 +124,7 @@ def _particles(cls: type, team_reward: bool = False, **arguments: Any) -> tuple[
         colours = [np.asarray(colour) / 255 if np.ndim(colour) else LIGHT for colour in env.colour[: env.num_entities]]
         return state.p_pos, np.asarray(env.rad), colours, np.ones(state.p_pos.shape[:2])
 
-    scene = partial(from_circles, circles, fps=10)
-    return env, Rules(limit=env.max_steps + 1, team_reward=team_reward, scene=scene)
+    return env, Rules(limit=env.max_steps + 1, team_reward=team_reward, scene=partial(from_circles, circles, fps=10))
 
 
 def _battle(**arguments: Any) -> tuple[Any, Rules]:
@@ -227,8 +226,7 @@ def _only_the_first(number: int, idle: Any) -> Any:
 def _matrix_game(cls: type, views: Any = None, num_inner_steps: int = 152, **arguments: Any) -> tuple[Any, Rules]:
     # At the end of a game, these start the next one in the same step, and leave out its last reward.
     env: Any = cls(num_inner_steps=INT32_MAX, num_outer_steps=1, **arguments)
-    team_reward = arguments.get("shared_rewards", False)
-    return env, Rules(limit=num_inner_steps, team_reward=team_reward, views=views)
+    return env, Rules(limit=num_inner_steps, team_reward=arguments.get("shared_rewards", False), views=views)
 
 
 def _inventories_by_agent(observed: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -174,8 +174,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
             f"env.params.screen_size={fitted['screen_size']} has no effect on env.kwargs.observation={kind}: leave it"
             " out, or use pixels"
         )
-    game = build_game(name, kind == "pixels")
-    env = JaxtariEnvironment(game, name, kind, fitted["noop_max"], fitted["screen_size"])
+    env = JaxtariEnvironment(build_game(name, kind == "pixels"), name, kind, fitted["noop_max"], fitted["screen_size"])
     return TimeLimit(Vectorize(env), fitted["max_frames_per_episode"])
 
 

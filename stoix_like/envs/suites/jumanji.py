@@ -210,10 +210,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         raise ConfigError(f"env.kwargs.{_BY_AGENT}=false does not fit {name}{' with world' * world}: leave it out")
 
     def build(**arguments: Any) -> Any:
-        start = {key: arguments.pop(key) for key in generated.keys() & arguments.keys()}
-        if start:
-            cls = registration.load(f"jumanji.environments.{path}")
-            arguments["generator"] = cls(**(generated | start))
+        if start := {key: arguments.pop(key) for key in generated.keys() & arguments.keys()}:
+            arguments["generator"] = registration.load(f"jumanji.environments.{path}")(**(generated | start))
         return constructor(**arguments)
 
     env = construct(build, fitted, name)

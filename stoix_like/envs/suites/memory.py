@@ -132,8 +132,7 @@ class CountRecall(Recall):
 
     def __init__(self, num_symbols: int = 4, copies: int = 4) -> None:
         self._num_symbols, self._copies = _count(num_symbols=num_symbols), _count(copies=copies)
-        cards = _count(cards=num_symbols * copies)
-        super().__init__((num_symbols, num_symbols), copies + 1, cards)
+        super().__init__((num_symbols, num_symbols), copies + 1, _count(cards=num_symbols * copies))
 
     def draw(self, key: jax.Array) -> DrawnTask:
         deck_key, question_key = jax.random.split(key)
@@ -206,8 +205,7 @@ class TMaze(Environment):
         reward = jnp.where(advances, 0.0, -self._penalty)
         reward = jnp.where(turned, jnp.where(action == 1 + cue, 1.0, -1.0), reward)
         state = MazeState(cue, place + advances, jnp.where(turned, action, 0), steps + 1)
-        late = state.steps >= self._limit
-        return state, transition(self._observe(state), reward, turned, ~turned & late)
+        return state, transition(self._observe(state), reward, turned, ~turned & (state.steps >= self._limit))
 
     def _observe(self, state: MazeState) -> Observation:
         cue = jnp.where(state.place == 0, jax.nn.one_hot(state.cue, 2), 0.0)
@@ -243,7 +241,6 @@ def _legend(names: Iterable[str], actions: tuple[str, ...] = ()) -> Legend:
 def _count(least: int = 1, **named: Any) -> int:
     """Return the one named number if it is between `least` and the largest length."""
     ((name, given),) = named.items()
-    value = scalar(int, given)
-    if value is None or not least <= value <= 100_000:
+    if (value := scalar(int, given)) is None or not least <= value <= 100_000:
         raise ValueError(f"{name}={given} must be an integer from {least} to 100,000")
     return value

@@ -55,8 +55,7 @@ class OctaxEnvironment(SuiteEnvironment):
         return from_pictures(lambda state: rendering.chip8_display_to_rgb(state.display, 8, *colours), fps=15)
 
     def legend(self) -> Legend:
-        keys = [f"key {int(key):X}" for key in np.asarray(self._env.action_set)]
-        return Legend(actions=(*keys, "none"))
+        return Legend(actions=(*(f"key {int(key):X}" for key in np.asarray(self._env.action_set)), "none"))
 
 
 def scenarios() -> list[str]:

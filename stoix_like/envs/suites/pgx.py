@@ -123,8 +123,7 @@ class PgxEnvironment(SuiteEnvironment):
         def reply(carry: Any) -> Any:
             key, game, reward = carry
             key = jax.random.fold_in(key, _OPPONENT_STREAM)
-            action = opponent(key, game.replace(observation=self._env.observe(game)))
-            game = self._move(key, game, action)
+            game = self._move(key, game, opponent(key, game.replace(observation=self._env.observe(game))))
             return key, game, reward + game.rewards[_AGENT]
 
         carry = (key, game, reward)
@@ -180,8 +179,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """Build games of pgx."""
     check_scenario("pgx", name, scenarios(), _UNSUPPORTED)
     env = pgx.make(name)
-    arguments = {key: value for key, value in kwargs.items() if key != "opponent"}
-    if arguments:
+    if arguments := {key: value for key, value in kwargs.items() if key != "opponent"}:
         env = construct(functools.partial(env.__class__, **_PRESETS.get(name, {})), arguments, name)
         # pgx does not check sizes, and some games have only one that works.
         with refusing(f"env.kwargs={arguments} is invalid for {name}", "use values like the defaults"):

@@ -48,9 +48,8 @@ class PhysicsEnvironment(SuiteEnvironment):
     ) -> None:
         self._name = name
         self._env, self._model, self._pose, self.physics = env, model, pose, physics
-        raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
         with self.tolerance():
-            self._shapes = jax.eval_shape(env.reset, raw_key)
+            self._shapes = jax.eval_shape(env.reset, jax.eval_shape(jax.random.key_data, jax.random.key(0)))
         # Both suites rescale actions from [-1, 1] themselves where the actuators have other limits.
         self.action_space = Box(-1.0, 1.0, (env.action_size,))
         self.observation_space = space_of(self._shapes.obs)

@@ -62,7 +62,6 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     env, defaults = xminigrid.make(name)
     known = {"max_steps": defaults.max_steps, "view_size": defaults.view_size}
     fitted = fit_params(known, params, name, positive=("max_steps",))
-    view_size = fitted.get("view_size", defaults.view_size)
-    if view_size < 3 or view_size % 2 == 0:
+    if (view_size := fitted.get("view_size", defaults.view_size)) < 3 or view_size % 2 == 0:
         raise ConfigError(f"env.params.view_size={view_size} must be odd and at least 3")
     return Vectorize(XMiniGridEnvironment(env, defaults.replace(**fitted)))

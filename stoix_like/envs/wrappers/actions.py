@@ -155,14 +155,12 @@ class RandomStarts(Wrapper):
         def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
             (state, timestep), active = carry
             step_keys = _fold_in(random_keys, i + 1)
-            mask = timestep.observation.action_mask
-            action = jax.vmap(self.action_space.sample)(_fold_in(step_keys, 0), mask)
+            action = jax.vmap(self.action_space.sample)(_fold_in(step_keys, 0), timestep.observation.action_mask)
             state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
             active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
             return where_rows(active, (state, successor), carry[0]), active
 
-        everywhere = jnp.ones(random_keys.shape, bool)
-        (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, everywhere))
+        (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, jnp.ones(random_keys.shape, bool)))
         return state, start[1]._replace(observation=timestep.observation, next_observation=timestep.next_observation)
 
     @property
