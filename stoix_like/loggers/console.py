@@ -231,11 +231,9 @@ def _of_population(record: Mapping[str, Any]) -> tuple[str, list[Cell]]:
     scores = record["eval/episode_return_mean"]
     iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
     name = center_name(len(scores))
-    best, worst = record["population/best_member"], record["population/worst_member"]
+    best, worst, failed = (record[f"population/{name}"] for name in ("best_member", "worst_member", "failed"))
     # The return of a frozen policy is no result.
-    shown = {
-        one: "diverged" if one in record["population/failed"] else format_number(scores[one]) for one in (best, worst)
-    }
+    shown = {member: "diverged" if member in failed else format_number(scores[member]) for member in (best, worst)}
     return f"{name} {iqm}", [
         Cell(f"   return {name} ", 0),
         Cell(f"{iqm:>8}", 0, "bold green"),

@@ -55,10 +55,8 @@ def format_timing(timing: Mapping[str, float]) -> str:
 
     `timing`: seconds by phase, and `total`; phases with an underscore are parts of others and left out.
     """
-    estimates = {
-        name.removeprefix("training_"): value for name, value in timing.items() if name.startswith("training_")
-    }
-    inner = ", ".join(f"{name} {value:.1f}" for name, value in estimates.items())
+    estimates = {name: value for name, value in timing.items() if name.startswith("training_")}
+    inner = ", ".join(f"{name.removeprefix('training_')} {value:.1f}" for name, value in estimates.items())
     phases = {name: value for name, value in timing.items() if name != "total" and "_" not in name}
     ranked = sorted(phases.items(), key=lambda phase: phase[1], reverse=True)
     words = [f"{name} {value:.1f}" for name, value in ranked if value >= 0.05]
