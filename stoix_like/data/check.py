@@ -11,17 +11,7 @@ from jax.dtypes import canonicalize_dtype
 
 from stoix_like.data.dataset import DataHeader, DataSet, parts_of
 from stoix_like.data.files import KEY
-from stoix_like.envs.spaces import (
-    ActionSpace,
-    Dict,
-    Mixed,
-    ObservationSpace,
-    Tuple,
-    bounds,
-    choices,
-    entries,
-    first_choices,
-)
+from stoix_like.envs.spaces import ActionSpace, Mixed, ObservationSpace, Space, bounds, choices, entries, first_choices
 from stoix_like.errors import ConfigError
 
 # Of the distance between the bounds of actions, or of one, as rescaled actions are rounded.
@@ -59,9 +49,7 @@ def _in_dtype(array: np.ndarray, space: Any) -> np.ndarray:
     return array.astype(dtype) if np.all((array >= low) & (array <= high)) else array
 
 
-def _problems(
-    header: DataHeader, data: Any, observation_space: Any, action_space: ActionSpace, env_name: str
-) -> Iterator[str]:
+def _problems(header: DataHeader, data: Any, observation_space: Any, action_space: Any, env_name: str) -> Iterator[str]:
     """Yield what is wrong; later checks rely on earlier ones."""
     if header.environment and env_name != header.environment and not env_name.endswith(f"/{header.environment}"):
         yield f"the data are of {header.environment}, not of {env_name}: use data of the run's environment"
@@ -69,7 +57,7 @@ def _problems(
         if header.steps < 1:
             yield "the data have no valid step: record some"
         return
-    space = Mixed(action_space) if isinstance(action_space, Dict | Tuple) else action_space
+    space = action_space if isinstance(action_space, Space) else Mixed(action_space)
     yield from _wrong_arrays(data, observation_space, space)
     yield from _wrong_episodes(data)
     yield from _wrong_values(data, space)
