@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
-from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
 from stoix_like.envs.wrappers.agents import where_rows
+from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
 from stoix_like.utils.jax_utils import apply_where, largest_of_batch, merge_leading_dims
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.

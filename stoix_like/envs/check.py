@@ -13,20 +13,10 @@ import numpy as np
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
-from stoix_like.envs.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    Mixed,
-    MultiDiscrete,
-    Tuple,
-    bounds,
-    choices,
-    entries,
-    first_choices,
-)
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices, entries
 from stoix_like.envs.suites import OWN, load_suite
-from stoix_like.envs.wrappers import AgentRows, CountFromZero, JoinActions
+from stoix_like.envs.wrappers import AgentRows
+from stoix_like.envs.wrappers.actions import CountFromZero, JoinActions
 from stoix_like.envs.wrappers.agents import has_agent_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 from stoix_like.user_code import user_errors
@@ -175,7 +165,7 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
             yield f"{name} is {found}: use one of stoix_like.envs: {', '.join(kind.__name__ for kind in allowed)}"
         elif kinds is not None:
             for entry in entries(space, name).values():
-                if isinstance(entry, Discrete | MultiDiscrete) and first_choices(entry).any():
+                if isinstance(entry, Discrete | MultiDiscrete) and bounds(entry)[0].any():
                     yield f"{name} has {_describe(entry)}: observe integers from 0"
 
 

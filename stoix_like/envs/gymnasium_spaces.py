@@ -13,18 +13,7 @@ import numpy as np
 
 from stoix_like.base_types import PyTree
 from stoix_like.envs.host import HostSpec
-from stoix_like.envs.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    MultiDiscrete,
-    ObservationSpace,
-    Space,
-    Tuple,
-    choices,
-    is_picture,
-    one_hot,
-)
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, choices, is_picture, one_hot
 from stoix_like.errors import ConfigError
 
 
@@ -74,7 +63,7 @@ def native_actions(space: gymnasium.Space[Any], actions: PyTree) -> PyTree:
 
 def _convert_observations(
     name: str, space: gymnasium.Space[Any]
-) -> tuple[ObservationSpace, PyTree, Callable[[PyTree], PyTree]]:
+) -> tuple[Box | Dict, PyTree, Callable[[PyTree], PyTree]]:
     """Return the converted space, the shapes of one observation, and the conversion of observations `[N, ...]`."""
     match space:
         case gymnasium.spaces.Dict():

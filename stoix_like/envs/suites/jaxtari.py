@@ -189,10 +189,8 @@ def build_game(name: str, from_pixels: bool = False) -> Any:
         # Some games import it for playing by hand.
         with deferred("pygame"):
             module = importlib.import_module(core.GAME_MODULES[name])
-        classes = [found for _, found in inspect.getmembers(module, inspect.isclass)]
-        game: Any = next(
-            found for found in classes if issubclass(found, JaxEnvironment) and found is not JaxEnvironment
-        )
+        games = [found for _, found in inspect.getmembers(module, inspect.isclass) if issubclass(found, JaxEnvironment)]
+        game: Any = next(found for found in games if found is not JaxEnvironment)
         with nullcontext() if from_pixels else _renderers_on_demand(module):
             env = game()
             if name in _CONSTANTS:

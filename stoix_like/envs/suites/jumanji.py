@@ -113,8 +113,7 @@ class JumanjiAgents(JumanjiEnvironment):
         self.team_reward = env.reward_spec.shape == ()
         super().__init__(env, name)
 
-    def _set_spaces(self, observations: ObservationSpace, mask: Any) -> None:
-        assert isinstance(observations, Dict)
+    def _set_spaces(self, observations: Any, mask: Any) -> None:
         views, entries = _VIEWS[self._name], observations.spaces
         own = {key: _row(space) if views.get(key) is _own else space for key, space in entries.items()}
         self.observation_space = _only_entry(Dict(own))
@@ -266,9 +265,8 @@ def _convert_view(spec: Any, value: Any) -> Any:
     return {name: _convert_view(getattr(spec, name), getattr(value, name)) for name in names if name not in _NOT_VIEWED}
 
 
-def _row(space: ObservationSpace) -> ObservationSpace:
+def _row(space: Any) -> Box:
     """Return the space of one row of a box."""
-    assert isinstance(space, Box)
     bounds = (np.asarray(space.low), np.asarray(space.high))
     low, high = (bound[0] if bound.ndim == len(space.shape) else bound for bound in bounds)
     return Box(low, high, space.shape[1:], space.dtype)

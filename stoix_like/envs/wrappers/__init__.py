@@ -2,8 +2,6 @@
 
 from stoix_like.envs.wrappers.actions import (
     ClipActions,
-    CountFromZero,
-    JoinActions,
     RandomStarts,
     RepeatActions,
     RescaleActions,
@@ -11,19 +9,11 @@ from stoix_like.envs.wrappers.actions import (
     join_actions,
 )
 from stoix_like.envs.wrappers.agents import AgentRows
-from stoix_like.envs.wrappers.base import (
-    CountingWrapper,
-    ObservationWrapper,
-    RewardWrapper,
-    StatefulWrapper,
-    Wrapper,
-    layers,
-)
+from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, Wrapper, layers
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
 from stoix_like.envs.wrappers.last_step import ObserveLastStep
 from stoix_like.envs.wrappers.observations import (
     AddTime,
-    AsDeclared,
     ClipObservation,
     CountSteps,
     FlattenObservation,
@@ -37,17 +27,14 @@ from stoix_like.envs.wrappers.precision import MatmulPrecision
 __all__ = [
     "AddTime",
     "AgentRows",
-    "AsDeclared",
     "ClipActions",
     "ClipObservation",
     "ClipReward",
-    "CountFromZero",
     "CountSteps",
     "CountingWrapper",
     "DelayObservation",
     "FlattenObservation",
     "FlickerObservation",
-    "JoinActions",
     "MatmulPrecision",
     "NoisyObservation",
     "ObservationWrapper",
@@ -60,7 +47,6 @@ __all__ = [
     "ScaleReward",
     "SelectEntries",
     "StackFrames",
-    "StatefulWrapper",
     "StickyActions",
     "TimeLimit",
     "Wrapper",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene
@@ -166,11 +166,15 @@ class ObservationWrapper(Wrapper, keeps_ends=True):
     """Base class of wrappers that change the agent's view and nothing else."""
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
+        return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         env_state, timestep = self.env.step(keys, state, action)
-        return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
+        return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
+
+    def converted(self, observation: Observation) -> Observation:
+        """Convert observations `[N, ...]` of the wrapped environments."""
+        return observation._replace(agent_view=self.view(observation.agent_view))
 
     @abstractmethod
     def view(self, view: PyTree) -> PyTree:

@@ -13,31 +13,13 @@ import numpy as np
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import (
-    ArraySpace,
-    Box,
-    Dict,
-    ObservationSpace,
-    appended,
-    bounds,
-    choices,
-    entries,
-    is_picture,
-    one_hot,
-)
-from stoix_like.envs.wrappers.base import (
-    CountingWrapper,
-    ObservationWrapper,
-    StatefulWrapper,
-    Wrapper,
-    with_observation,
-    with_view,
-)
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, appended, bounds, choices, entries, is_picture, one_hot
+from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, StatefulWrapper, with_observation
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
 
 
-class AsDeclared(Wrapper, keeps_ends=True):
+class AsDeclared(ObservationWrapper):
     """A wrapper that lets views and `observation_space` agree on what a number means, and masks be booleans.
 
     Pixels (`spaces.is_picture`) stay bytes, which networks divide by 255; other bytes become int16. Discrete
@@ -51,21 +33,15 @@ class AsDeclared(Wrapper, keeps_ends=True):
         super().__init__(env)
         self.observation_space = _agreed(env.observation_space, view)
 
-    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
-
-    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        env_state, timestep = self.env.step(keys, state, action)
-        return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
-
     def converted(self, observation: Observation) -> Observation:
-        """Convert observations `[N, ...]` of the wrapped environments."""
-        view, mask, _ = observation
+        observation, mask = super().converted(observation), observation.action_mask
+        mask = mask.astype(bool) if mask is not None and choices(self.action_space) else None
+        return observation._replace(action_mask=mask)
+
+    def view(self, view: PyTree) -> PyTree:
         spaces = (entries(space).values() for space in (self.env.observation_space, self.observation_space))
         leaves, structure = jax.tree.flatten(view)
-        view = jax.tree.unflatten(structure, [_as_box(*each) for each in zip(leaves, *spaces, strict=True)])
-        mask = mask.astype(bool) if mask is not None and choices(self.action_space) else None
-        return observation._replace(agent_view=view, action_mask=mask)
+        return jax.tree.unflatten(structure, [_as_box(*each) for each in zip(leaves, *spaces, strict=True)])
 
 
 def as_declared(env: VectorEnvironment, traced: bool = True) -> VectorEnvironment:
@@ -86,7 +62,7 @@ def _view_of(space: ObservationSpace) -> PyTree:
     return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
 
 
-def _as_box(leaf: jax.Array, declared: ArraySpace, box: Box) -> jax.Array:
+def _as_box(leaf: jax.Array, declared: Any, box: Box) -> jax.Array:
     return leaf.astype(box.dtype) if isinstance(declared, Box) else one_hot(declared, leaf)
 
 
@@ -173,13 +149,13 @@ class StackFrames(StatefulWrapper, keeps_ends=True):
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
         frames = jnp.concatenate([timestep.observation.agent_view] * self.num_frames, axis=-1)
-        return StackedState(env_state, frames), with_view(timestep, frames)
+        return StackedState(env_state, frames), with_observation(timestep, agent_view=frames)
 
     def step(self, keys: jax.Array, state: StackedState, action: jax.Array) -> tuple[StackedState, TimeStep]:
         env_state, timestep = self.env.step(keys, state.env_state, action)
         newest = timestep.observation.agent_view
         frames = jnp.concatenate([state.frames[..., newest.shape[-1] :], newest], axis=-1)
-        return StackedState(env_state, frames), with_view(timestep, frames)
+        return StackedState(env_state, frames), with_observation(timestep, agent_view=frames)
 
     def legend(self) -> Legend:
         """A feature would be one of several frames."""
@@ -217,7 +193,7 @@ class AddTime(CountingWrapper, keeps_ends=True):
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
         view = timestep.observation.agent_view
         remaining = (1.0 - steps / self.limit).astype(view.dtype)
-        return with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
+        return with_observation(timestep, agent_view=jnp.concatenate([view, remaining[:, None]], axis=-1))
 
 
 class CountSteps(CountingWrapper, keeps_ends=True):
@@ -244,7 +220,7 @@ def _flat_box(space: ObservationSpace) -> Box:
     return Box(low, high, low.shape)
 
 
-def _float_bounds(space: ArraySpace) -> list[np.ndarray]:
+def _float_bounds(space: Any) -> list[np.ndarray]:
     """Return the smallest and the largest value `[D]` of a flattened entry after `as_floats`."""
     scale = 255 if space.dtype == jnp.uint8 else 1
     return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds(space)]

@@ -5,6 +5,7 @@ import pytest
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
 from stoix_like.envs.spaces import bounds
+from stoix_like.envs.wrappers.actions import CountFromZero
 from support.countable_envs import KEY, Counter, play, ramp, taken
 
 SPACE = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
@@ -57,7 +58,7 @@ def test_actions_without_bounds_cannot_be_rescaled(space):
 )
 def test_actions_are_counted_from_zero(space, action, inner):
     env = wrappers.join_actions(ramp(action_space=space))
-    assert isinstance(env, wrappers.CountFromZero)
+    assert isinstance(env, CountFromZero)
     found = env.inner_action(jnp.asarray([action]))
     assert found.dtype == env.action_space.dtype
     np.testing.assert_array_equal(found, [inner])
