@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.environment import State, VectorEnvironment, fold_in_each
 from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
 from stoix_like.envs.wrappers.agents import where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
@@ -133,9 +133,7 @@ class PoolReset(AutoReset):
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:
         return self._fill(keys[0])
 
-    def replace_ended(
-        self, keys: jax.Array, store: PoolStore, done: jax.Array, current: Start
-    ) -> tuple[Start, PoolStore]:
+    def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
         rank = jnp.cumsum(done[:: self.num_agents], dtype=jnp.int32)
         starts = _take(store.starts, (store.taken + rank - 1) % self.pool_size, self.pool_size)
         return where_rows(done, starts, current), store._replace(taken=store.taken + rank[-1])
@@ -194,7 +192,7 @@ def without_store(state: State) -> State:
 
 
 def _of_resets(keys: jax.Array) -> jax.Array:
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, _RESET_STREAM)
+    return fold_in_each(keys, _RESET_STREAM)
 
 
 def _take(starts: Start, entry: jax.Array, number: int) -> Start:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, fold_in_each, strongly_typed
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
 from stoix_like.envs.wrappers import Wrapper, layers
 from stoix_like.errors import ConfigError
@@ -58,7 +58,7 @@ class Randomized(Vectorize):
         self._axes = self._find_axes(name)
 
     def reset(self, keys: jax.Array) -> tuple[RandomizedState, TimeStep]:
-        return self._start(keys, self._draw(jax.vmap(jax.random.fold_in, (0, None))(keys, _STREAM)))
+        return self._start(keys, self._draw(fold_in_each(keys, _STREAM)))
 
     def next_episodes(self, keys: jax.Array, state: RandomizedState) -> tuple[RandomizedState, TimeStep]:
         return self._start(keys, state.parameters)

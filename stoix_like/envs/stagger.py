@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import PyTree, TimeStep
-from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.environment import VectorEnvironment, fold_in_each
 from stoix_like.envs.wrappers.agents import of_first_agent
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
@@ -49,7 +49,7 @@ def make_stagger(enabled: bool, env: VectorEnvironment, time_limit: int | None) 
         )
 
     def init(keys: jax.Array) -> jax.Array:
-        keys = jax.vmap(jax.random.fold_in, (0, None))(keys, _LENGTH_STREAM)
+        keys = fold_in_each(keys, _LENGTH_STREAM)
         drawn = jax.vmap(lambda key: jax.random.randint(key, (), 1, limit + 1))(keys)
         return of_first_agent(drawn, env.num_agents)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.environment import State, VectorEnvironment, fold_in_each
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Space, Tuple, choices, first_choices
 from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked
@@ -88,7 +88,7 @@ class StickyActions(StatefulWrapper, keeps_ends=True):
         return StickyState(env_state, none, jnp.zeros(shape, bool), timestep.observation.action_mask), timestep
 
     def step(self, keys: jax.Array, state: StickyState, action: jax.Array) -> tuple[StickyState, TimeStep]:
-        drawn = jax.vmap(jax.random.bernoulli, (0, None))(_fold_in(keys, _STICKY_STREAM), self.probability)
+        drawn = jax.vmap(jax.random.bernoulli, (0, None))(fold_in_each(keys, _STICKY_STREAM), self.probability)
         repeats = drawn & state.has_previous & _is_legal(self.action_space, state.previous, state.mask)
         action = where_rows(repeats, state.previous, action.astype(state.previous.dtype))
         env_state, timestep = self.env.step(keys, state.env_state, action)
@@ -109,14 +109,14 @@ class RepeatActions(Wrapper):
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         # An environment may split its own key, with the same parts as from folding numbers in.
-        repeat_keys = _fold_in(keys, _REPEAT_STREAM)
+        repeat_keys = fold_in_each(keys, _REPEAT_STREAM)
 
         def again(i: jax.Array, carry: tuple[State, TimeStep]) -> tuple[State, TimeStep]:
             state, timestep = carry
             legal = _is_legal(self.action_space, action, timestep.observation.action_mask)
             legal = all_agents(legal, self.num_agents)
             continues = legal & ~(timestep.terminated | timestep.truncated)
-            after, successor = self.env.step(_fold_in(repeat_keys, i), state, action)
+            after, successor = self.env.step(fold_in_each(repeat_keys, i), state, action)
             successor = successor._replace(reward=timestep.reward + successor.reward)
             return where_rows(continues, (after, successor), carry)
 
@@ -147,16 +147,16 @@ class RandomStarts(Wrapper):
         return self._play(keys, lambda keys: self.env.next_episodes(keys, state))
 
     def _play(self, keys: jax.Array, begin: Callable[[jax.Array], tuple[State, TimeStep]]) -> tuple[State, TimeStep]:
-        keys, random_keys = _fold_in(keys, 0), _fold_in(keys, 1)
+        keys, random_keys = fold_in_each(keys, 0), fold_in_each(keys, 1)
         num_steps = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.max_steps + 1))(random_keys)
         num_steps = of_first_agent(num_steps, self.num_agents)
         start = begin(keys)
 
         def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
             (state, timestep), active = carry
-            step_keys = _fold_in(random_keys, i + 1)
-            action = jax.vmap(self.action_space.sample)(_fold_in(step_keys, 0), timestep.observation.action_mask)
-            state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
+            step_keys = fold_in_each(random_keys, i + 1)
+            action = jax.vmap(self.action_space.sample)(fold_in_each(step_keys, 0), timestep.observation.action_mask)
+            state, successor = self.env.step(fold_in_each(step_keys, 1), state, action)
             active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
             return where_rows(active, (state, successor), carry[0]), active
 
@@ -223,10 +223,6 @@ def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     while (beyond := (middle + half > high) | (middle - half < low)).any():
         half = np.where(beyond, np.nextafter(half, np.zeros_like(half)), half)
     return middle[None], half[None]
-
-
-def _fold_in(keys: jax.Array, number: Any) -> jax.Array:
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
 def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Array:

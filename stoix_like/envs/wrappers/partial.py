@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.environment import State, VectorEnvironment, fold_in_each
 from stoix_like.envs.legends import VELOCITIES
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked, with_view
@@ -62,8 +62,8 @@ class _RandomViews(Wrapper, keeps_ends=True):
         return self._changed(keys, *self.env.step(keys, state, action))
 
     def _changed(self, keys: jax.Array, state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
-        own = jax.vmap(jax.random.fold_in, (0, None))(keys, self.stream)
-        return state, with_view(timestep, jax.vmap(self.view)(own, timestep.observation.agent_view))
+        view = jax.vmap(self.view)(fold_in_each(keys, self.stream), timestep.observation.agent_view)
+        return state, with_view(timestep, view)
 
     @abstractmethod
     def view(self, key: jax.Array, view: PyTree) -> PyTree:
