@@ -114,11 +114,8 @@ def is_atari(name: str) -> bool:
     return bool(registry.specs[name][0] == "envpool.atari")
 
 
-def make(
-    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
-) -> VectorEnvironment:
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions) -> VectorEnvironment:
     """Build environments of envpool."""
-    options = options or HostOptions()
     check_scenario("envpool", name, registry.specs)
     check_names("env.params", params, (), name)
     defaults = _options_of(name)

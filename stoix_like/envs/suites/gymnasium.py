@@ -165,11 +165,8 @@ def preprocessed_id(name: str) -> str:
     return games.get(spec.kwargs.get("game"), "")
 
 
-def make(
-    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
-) -> VectorEnvironment:
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions) -> VectorEnvironment:
     """Build environments of gymnasium."""
-    options = options or HostOptions()
     is_atari = name.rpartition(":")[2].startswith(_ATARI)
     if options.vectorization == "envpool":
         if game := preprocessed_id(name).removeprefix(_ATARI):

@@ -256,6 +256,12 @@ def _of(build: Callable[..., tuple[Any, Rules]], cls: type, *classes: type, **op
     return _Scenario(partial(build, cls, **options), (cls, *classes))
 
 
+def _kitchens(layouts: Mapping[str, Any], cls: type, **options: Any) -> _Scenario:
+    """Return the scenario of a class of kitchens."""
+    presets = {name: {"layout": layout} for name, layout in layouts.items()}
+    return _of(_kitchen, cls, _Shaped, **options)._replace(key="layout", default="cramped_room", presets=presets)
+
+
 _SCENARIOS = {
     "MPE_simple_v3": _of(_particles, suite.SimpleMPE),
     "MPE_simple_adversary_v3": _of(_particles, suite.SimpleAdversaryMPE),
@@ -273,16 +279,12 @@ _SCENARIOS = {
         "3m",
         {name: {"scenario": units} for name, units in MAP_NAME_TO_SCENARIO.items()},
     ),
-    "overcooked": _of(_kitchen, suite.Overcooked, _Shaped, picture=_picture)._replace(
-        key="layout",
-        default="cramped_room",
-        presets={name: {"layout": FrozenDict(layout)} for name, layout in suite.overcooked_layouts.items()},
+    "overcooked": _kitchens(
+        {name: FrozenDict(layout) for name, layout in suite.overcooked_layouts.items()},
+        suite.Overcooked,
+        picture=_picture,
     ),
-    "overcooked_v2": _of(_kitchen, suite.OvercookedV2, _Shaped)._replace(
-        key="layout",
-        default="cramped_room",
-        presets={name: {"layout": layout} for name, layout in suite.overcooked_v2_layouts.items()},
-    ),
+    "overcooked_v2": _kitchens(suite.overcooked_v2_layouts, suite.OvercookedV2),
     "hanabi": _Scenario(_hanabi, (suite.Hanabi,)),
     "switch_riddle": _Scenario(_riddle, (suite.SwitchRiddle,)),
     "coin_game": _of(_matrix_game, suite.CoinGame, num_inner_steps=10),

@@ -39,12 +39,7 @@ class PhysicsEnvironment(SuiteEnvironment):
     truncates_after = INT32_MAX
 
     def __init__(
-        self,
-        env: Any,
-        model: Any,
-        pose: Callable[[Any], dict[str, Any]],
-        physics: Physics | None = None,
-        name: str = "",
+        self, env: Any, model: Any, pose: Callable[[Any], dict[str, Any]], physics: Physics | None, name: str = ""
     ) -> None:
         self._name = name
         self._env, self._model, self._pose, self.physics = env, model, pose, physics
