@@ -28,15 +28,10 @@ _UNKNOWN = (
     " the successor of a terminated one is its own observation"
 )
 _FORM = {
-    "format": int,
-    "environment": str,
-    "arguments": {},
-    "system": str,
-    "run": str,
-    "policy": str,
-    "steps": int,
-    "episodes": int,
+    **dict.fromkeys(("format", "steps", "episodes"), int),
+    **dict.fromkeys(("environment", "system", "run", "policy"), str),
     **dict.fromkeys(RETURNS, int | float | None),
+    "arguments": {},
     "versions": {"*": str | None},
     "notes": [str],
 }

@@ -101,14 +101,8 @@ def _space(space: Any) -> dict[str, Any]:
     if isinstance(space, Tuple):
         return {"type": "Tuple", "subspaces": [_space(part) for part in space.spaces]}
     if isinstance(space, Box):
-        low, high = (np.broadcast_to(bound, space.shape).tolist() for bound in (space.low, space.high))
-        return {
-            "type": "Box",
-            "dtype": str(np.dtype(space.dtype)),
-            "shape": list(space.shape),
-            "low": low,
-            "high": high,
-        }
+        ends = {end: np.broadcast_to(getattr(space, end), space.shape).tolist() for end in ("low", "high")}
+        return {"type": "Box", "dtype": str(np.dtype(space.dtype)), "shape": list(space.shape), **ends}
     if isinstance(space, Discrete):
         return {"type": "Discrete", "dtype": "int64", "start": int(space.start), "n": int(space.n)}
     sizes = [int(size) for size in space.nvec]
