@@ -29,6 +29,11 @@ def check_scenario(
         raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {suite}: {nearest(name, names)}")
 
 
+def refuse_several_players(name: str) -> None:
+    """Refuse an environment with several players."""
+    raise ConfigError(f"env.scenario.name={name!r} has several players: only environments of one player are supported")
+
+
 def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner: str) -> None:
     """Check that a scenario has parameters of the given names."""
     names = list(known)

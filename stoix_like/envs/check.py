@@ -336,8 +336,7 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, compiled: dict[str,
 
     key = jax.random.key(seed)
     started = _call(compiled, draw, jax.random.split(key, _NUM_STARTS * env.num_agents))
-    rollout: CheckedRollout = jax.tree.map(np.asarray, _call(compiled, play, key, *started))
-    return rollout
+    return jax.tree.map(np.asarray, _call(compiled, play, key, *started))
 
 
 def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: CheckedRollout) -> Iterator[str]:

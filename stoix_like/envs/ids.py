@@ -34,9 +34,8 @@ def rows(directory: Path) -> dict[str, dict[str, Any]]:
 @functools.cache
 def with_id(name: str, directory: Path) -> list[str]:
     """Return the overrides for an id of gymnasium, and say once what they are."""
-    overrides, own = (
-        [f"env={suite}", f"env.scenario.name={name}"] for suite in (_suite_of(name, directory), "gymnasium")
-    )
+    overrides = [f"env={_suite_of(name, directory)}", f"env.scenario.name={name}"]
+    own = ["env=gymnasium", overrides[1]]
     other = ", on the host" if overrides == own else f"; gymnasium's own: {' '.join(own)}"
     if overrides != own or _is_known(name):
         print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)

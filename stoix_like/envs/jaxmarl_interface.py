@@ -169,8 +169,7 @@ def adapt(env: Any, name: str, world: bool = False) -> JaxMarlEnvironment:
 def steps_of(state: Any) -> jax.Array:
     """Return the number of steps so far, which a state counts in `step`, as in JaxMARL."""
     # With a heuristic enemy, the state of the battle is part of it.
-    steps: jax.Array = getattr(state, "state", state).step
-    return steps
+    return getattr(state, "state", state).step
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -54,11 +54,10 @@ class CraftaxEnvironment(SuiteEnvironment):
         game = _read_textures_on_demand(self._name)
 
         @functools.cache
-        def draw() -> Callable[[Any], jax.Array]:
+        def draw() -> Any:
             renderer = importlib.import_module(f"{game}.renderer")
             size = importlib.import_module(f"{game}.constants").BLOCK_PIXEL_SIZE_IMG
-            render: Callable[[Any], jax.Array] = jax.jit(renderer.make_craftax_pixel_renderer(size))
-            return render
+            return jax.jit(renderer.make_craftax_pixel_renderer(size))
 
         def picture(state: Any) -> np.ndarray:
             with jax.numpy_rank_promotion("allow"):

@@ -13,7 +13,7 @@ import numpy as np
 from envpool.registration import registry
 
 from stoix_like.base_types import PyTree
-from stoix_like.envs.arguments import check_names, check_scenario, fit_params
+from stoix_like.envs.arguments import check_names, check_scenario, fit_params, refuse_several_players
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
@@ -170,9 +170,7 @@ def _options_of(name: str) -> dict[str, Any]:
     with refusing(f"env.scenario.name={name} cannot be built by envpool", "choose another environment"):
         options: dict[str, Any] = envpool.make_spec(name).config._asdict()
     if options["max_num_players"] > 1 or name in _FOR_SEVERAL:
-        raise ConfigError(
-            f"env.scenario.name={name!r} has several players: only environments of one player are supported"
-        )
+        refuse_several_players(name)
     return options
 
 

@@ -23,7 +23,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLi
 
 from stoix_like.base_types import PyTree
 from stoix_like.call_thread import CallThread, NoAnswerError
-from stoix_like.envs.arguments import fit_params
+from stoix_like.envs.arguments import fit_params, refuse_several_players
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.generators import unseeded
 from stoix_like.envs.gymnasium_spaces import joined, make_spec, native_actions
@@ -175,8 +175,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], option
                 f" env.scenario.name={game}, or env.vectorization=async"
             )
         envpool = load_suite("envpool", "env.vectorization=envpool")
-        pool: VectorEnvironment = envpool.make(name.rpartition(":")[2], kwargs, params, options)
-        return pool
+        return envpool.make(name.rpartition(":")[2], kwargs, params, options)
     stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
     _check_registered(name)
     with _example(partial(_make_one, name, kwargs, params, options), name, options) as (env, call):
@@ -335,9 +334,7 @@ def _check_registered(name: str) -> None:
         why = "" if hint.startswith("did you mean") else f" ({first_line(error)})"
         raise ConfigError(f"env.scenario.name={name!r} is not an id of gymnasium{why}: {hint}") from error
     if registered in _FOR_TWO:
-        raise ConfigError(
-            f"env.scenario.name={name!r} has several players: only environments of one player are supported"
-        )
+        refuse_several_players(name)
 
 
 def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> PyTree:

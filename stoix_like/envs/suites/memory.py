@@ -205,7 +205,8 @@ class TMaze(Environment):
         reward = jnp.where(advances, 0.0, -self._penalty)
         reward = jnp.where(turned, jnp.where(action == 1 + cue, 1.0, -1.0), reward)
         state = MazeState(cue, place + advances, jnp.where(turned, action, 0), steps + 1)
-        return state, transition(self._observe(state), reward, turned, ~turned & (state.steps >= self._limit))
+        late = state.steps >= self._limit
+        return state, transition(self._observe(state), reward, turned, ~turned & late)
 
     def _observe(self, state: MazeState) -> Observation:
         cue = jnp.where(state.place == 0, jax.nn.one_hot(state.cue, 2), 0.0)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
+from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
 from stoix_like.envs.spaces import Dict, ObservationSpace, appended, is_vector
 from stoix_like.envs.worlds import OWN, WORLD
@@ -72,9 +72,8 @@ class AgentRows(Wrapper, keeps_ends=True):
         else:
             reward = each(jnp.sum(reward, axis=1)) if self._sums else reward.reshape(-1)
         observation = jax.tree.map(lambda leaf: merge_leading_dims(leaf, 2), timestep.observation)
-        episode: EpisodeMetrics = each(timestep.episode)
         # Below automatic resets, an observation is the true successor.
-        rows = TimeStep(observation, reward, terminated, truncated, observation, episode)
+        rows = TimeStep(observation, reward, terminated, truncated, observation, each(timestep.episode))
         return with_view(rows, self.identified(observation.agent_view))
 
     def identified(self, view: PyTree) -> PyTree:
