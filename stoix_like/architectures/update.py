@@ -190,8 +190,9 @@ class ShardProgram(NamedTuple):
             rollout_state, key, total = carry
             key, rollout_key = jax.random.split(key)
             rollout_state, played = self._rollout(state.shared, rollout_state, rollout_key)
-            sums = [jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(played)]
-            return rollout_state, key, total + sum(sums, start=jnp.zeros(()))
+            leaves = jax.tree.leaves(played)
+            numbers = [leaf for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
+            return rollout_state, key, total + sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in numbers)
 
         first = (state.shards.rollout_state, state.shards.key, jnp.zeros(()))
         return self.axes.mean(jax.lax.fori_loop(0, number, play, first)[2])

@@ -17,14 +17,24 @@ def test_a_profiled_run_that_stops_before_training_measures_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [[], ["arch.num_devices=2", "arch.population.size=2"]])
-def test_a_profile_has_a_trace_and_changes_no_result(tmp_path, overrides):
-    run = [*SMALL, *overrides, "env=gymnax/cartpole", "arch.total_timesteps=512", "arch.num_evaluation=2"]
-    profiled = stoix_like.train("ppo/ff_ppo", [*run, "arch.profile=true"], run_dir=tmp_path / "profiled")
-    plain = stoix_like.train("ppo/ff_ppo", run, run_dir=tmp_path / "plain")
-    returns = [[record["eval/episode_return_mean"] for record in result.history] for result in (profiled, plain)]
-    assert returns[0] == returns[1]
-    assert profiled.history[-1]["train/policy_loss"] == plain.history[-1]["train/policy_loss"]
+@pytest.mark.parametrize(
+    ("system", "overrides"),
+    [
+        ("ppo/ff_ppo", [*SMALL, "env=gymnax/cartpole"]),
+        ("ppo/ff_ppo", [*SMALL, "env=gymnax/cartpole", "arch.num_devices=2", "arch.population.size=2"]),
+        # Its rollouts carry random keys.
+        ("ddpg/ff_ddpg", ["env=gymnax/pendulum", "arch.total_num_envs=4", "system.warmup_steps=64"]),
+    ],
+)
+def test_a_profile_has_a_trace_and_changes_no_result(tmp_path, system, overrides):
+    run = [*overrides, "arch.total_timesteps=512", "arch.num_evaluation=2"]
+    profiled = stoix_like.train(system, [*run, "arch.profile=true"], run_dir=tmp_path / "profiled")
+    plain = stoix_like.train(system, run, run_dir=tmp_path / "plain")
+    learned = [
+        [{name: value for name, value in record.items() if name.startswith(("eval/", "train/"))} for record in run]
+        for run in (profiled.history, plain.history)
+    ]
+    assert learned[0] == learned[1]
     timing = profiled.summary["timing"]
     assert timing[ENVIRONMENT] > 0
     assert timing[ENVIRONMENT] + timing[LEARNING] == pytest.approx(timing["training"])
