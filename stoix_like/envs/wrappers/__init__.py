@@ -9,7 +9,14 @@ from stoix_like.envs.wrappers.actions import (
     join_actions,
 )
 from stoix_like.envs.wrappers.agents import AgentRows
-from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, Wrapper, layers
+from stoix_like.envs.wrappers.base import (
+    CountingWrapper,
+    ObservationWrapper,
+    RewardWrapper,
+    StatefulWrapper,
+    Wrapper,
+    layers,
+)
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
 from stoix_like.envs.wrappers.last_step import ObserveLastStep
 from stoix_like.envs.wrappers.observations import (
@@ -47,6 +54,7 @@ __all__ = [
     "ScaleReward",
     "SelectEntries",
     "StackFrames",
+    "StatefulWrapper",
     "StickyActions",
     "TimeLimit",
     "Wrapper",
