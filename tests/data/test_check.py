@@ -79,13 +79,12 @@ def with_view(**entries):
     return change
 
 
-def with_header(**values):
-    return lambda data: data._replace(header=dataclasses.replace(data.header, **values))
-
-
 ROW = np.arange(7)
 WRONG = [
-    (with_header(environment="suite/Leg-v0"), "the data are of suite/Leg-v0, not of suite/Arm-v0"),
+    (
+        lambda data: data._replace(header=dataclasses.replace(data.header, environment="suite/Leg-v0")),
+        "the data are of suite/Leg-v0, not of suite/Arm-v0",
+    ),
     (with_view(touch=None), "the data have no observations.touch, which the run observes"),
     (with_view(sound=ROW), "the data have observations.sound, which the run does not observe"),
     (

@@ -198,8 +198,7 @@ def test_no_color_disables_colors_and_a_dumb_terminal_gets_plain_lines(tmp_path,
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [{"PYTHONIOENCODING": "ascii"}, pytest.param({"PYTHONIOENCODING": "latin-1"}, marks=pytest.mark.slow)],
+    "variables", [{"PYTHONIOENCODING": "ascii"}, pytest.param({"PYTHONIOENCODING": "latin-1"}, marks=pytest.mark.slow)]
 )
 def test_characters_outside_the_encoding_raise_no_error(tmp_path, variables):
     env = {**os.environ, **variables}
@@ -212,10 +211,7 @@ def test_characters_outside_the_encoding_raise_no_error(tmp_path, variables):
 @pytest.mark.slow
 def test_a_broken_pipe_stops_only_the_console(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-c", program(tmp_path, pause=0.2)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", program(tmp_path, pause=0.2)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     process.stdout.readline()
     process.stdout.close()

@@ -94,11 +94,7 @@ def test_a_run_that_resumes_discards_what_follows_its_checkpoint_and_shows_updat
         768,
         {"train/loss": 0.5},
     )
-    assert shown(tmp_path) == {
-        "config/text_summary": [0, 0],
-        "eval/episode_return_mean": [0],
-        "train/loss": [640, 768],
-    }
+    assert shown(tmp_path) == {"config/text_summary": [0, 0], "eval/episode_return_mean": [0], "train/loss": [640, 768]}
 
 
 def test_tensorboard_shows_gifs_as_images_and_flushes_each_record(tmp_path):

@@ -40,8 +40,7 @@ def test_an_episode_is_dreamed_from_its_first_observations_up_to_its_end():
 def test_an_episode_stops_at_its_length_and_at_max_steps():
     env = make("Pendulum-v1")
     system = make_recorder(Axes())._replace(
-        dream=dreamers.dream,
-        eval_act=lambda shared, state, key: (state.carry, np.ones((1, 1), np.float32), ()),
+        dream=dreamers.dream, eval_act=lambda shared, state, key: (state.carry, np.ones((1, 1), np.float32), ())
     )
     for max_steps, length, count in ((1000, 20, 20), (10, 20, 11), (2, 20, 3)):
         episode = DreamPlayer("", lambda hyperparams: system, env, max_steps, 5, length).dream(

@@ -31,13 +31,7 @@ def test_large_checkpoints_have_longer_to_be_written(tmp_path, monkeypatch):
     assert given == [{"timeout_secs": 1202}]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        os.unlink,
-        pytest.param(replace_by_directory, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("change", [os.unlink, pytest.param(replace_by_directory, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("names", [("rollout_state", "array_metadatas", "process_0"), ("host_state", "metadata")])
 def test_whatever_goes_wrong_with_a_checkpoint_the_one_before_is_used(tmp_path, capsys, change, names):
     save(tmp_path, 1, 2)

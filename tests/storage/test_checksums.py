@@ -10,15 +10,11 @@ SHAPES = [(), (0,), (7,), (3, 5), (2, 3, 11), (1, 2, 5, 9), (1, 1, 7, 3), (1, 1,
 VALUES = np.random.default_rng(0)
 
 
-def random_array(shape, dtype):
-    return (VALUES.random(shape) * 100 - (0 if dtype in ("uint8", "bool") else 50)).astype(dtype)
-
-
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "float32"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_host_and_device_compute_the_same_checksum(monkeypatch, shape, dtype):
     """Both equal sum_i (2 i + 1) word_i; blocks of 6 words split every larger array."""
-    array = random_array(shape, dtype)
+    array = (VALUES.random(shape) * 100 - (0 if dtype in ("uint8", "bool") else 50)).astype(dtype)
     words = np.frombuffer(array.tobytes(), f"uint{8 * array.dtype.itemsize}")
     expected = sum((2 * i + 1) * int(word) for i, word in enumerate(words)) % 2**32
     monkeypatch.setattr(sums, "WORDS_PER_BLOCK", 6)

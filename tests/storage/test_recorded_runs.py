@@ -6,16 +6,7 @@ from omegaconf import OmegaConf
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import (
-    Run,
-    find_runs,
-    identity,
-    members,
-    read_run,
-    read_runs,
-    samples,
-    settings,
-)
+from stoix_like.storage.recorded_runs import Run, find_runs, identity, members, read_run, read_runs, samples, settings
 from support.composed import compose_config
 from support.recorded import set_key, write_run
 

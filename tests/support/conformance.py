@@ -193,6 +193,15 @@ def side_by_side(env, reset, step, num_actions, num_steps, seed=0):
         return jax.tree.map(np.asarray, jax.jit(both)(jax.random.key(seed)))
 
 
+def walk(env, *actions):
+    """Take actions in one environment; return the first and the last time step."""
+    keys, step = jax.random.split(jax.random.key(0), 1), jax.jit(env.step)
+    state, first = jax.jit(env.reset)(keys)
+    for action in actions:
+        state, timestep = step(keys, state, jnp.full((1,), action))
+    return first, timestep
+
+
 def check_episode(env, reset, step, num_actions, num_steps, seed=0, reward_rtol=0.0, return_rtol=1e-7):
     """Assert that the first episode equals that of the bare suite, up to its end; return its time steps.
 

@@ -19,7 +19,6 @@ from support.recordings import still
 pytestmark = pytest.mark.slow
 
 jaxmarl = Lazy("stoix_like.envs.suites.jaxmarl")
-NUM_GAMES = 2
 
 MPE = ["spread_v3", "tag_v3", "world_comm_v3", "crypto_v3", "speaker_listener_v4", "push_v3", "adversary_v3"]
 MPE += ["reference_v3", "v3"]

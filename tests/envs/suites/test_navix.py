@@ -6,7 +6,7 @@ import pytest
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.navix import scenarios
-from support.conformance import check_elements, check_episode, env_config
+from support.conformance import check_elements, check_episode, env_config, walk
 
 pytestmark = pytest.mark.slow
 
@@ -58,11 +58,7 @@ def test_an_episode_equals_one_of_navix():
 def test_reaching_the_goal_is_a_termination(limit):
     """Two steps east, a turn, and two steps south lead to the goal; at the time limit, too."""
     env = make(env_config("navix", EMPTY, params={"max_steps": limit}))
-    keys = jax.random.split(jax.random.key(0), 1)
-    state, first = jax.jit(env.reset)(keys)
-    step = jax.jit(env.step)
-    for action in (FORWARD, FORWARD, RIGHT, FORWARD, FORWARD):
-        state, timestep = step(keys, state, jnp.full((1,), action))
+    first, timestep = walk(env, FORWARD, FORWARD, RIGHT, FORWARD, FORWARD)
     assert (timestep.reward, timestep.terminated, timestep.truncated) == (1.0, True, False)
     # The agent stands on the goal in the true successor, and in its corner in the next episode.
     assert timestep.next_observation.agent_view[0, 3, 3, 0] in (8, 10)

@@ -90,9 +90,7 @@ REFUSED = {
         ("Maze-v0", kwargs(generator="mine"), "env.kwargs.generator='mine' is not a parameter of Maze-v0"),
         ("Cleaner-v0", kwargs(penalty_per_timestep=True), "penalty_per_timestep=True .* such as 0.5"),
     ],
-    "kinetix": [
-        (KINETIX, kwargs(observation="pixel"), "env.kwargs.observation='pixel' .*'pixels'"),
-    ],
+    "kinetix": [(KINETIX, kwargs(observation="pixel"), "env.kwargs.observation='pixel' .*'pixels'")],
     "memory": [
         ("t_maze", kwargs(length=0), "length=0 must be an integer from 1"),
         ("t_maze", kwargs(length=2.5), "length=2.5 must be an integer from 1"),

@@ -1,12 +1,11 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import xminigrid
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.xminigrid import scenarios
-from support.conformance import check_elements, check_episode, env_config
+from support.conformance import check_elements, check_episode, env_config, walk
 
 pytestmark = pytest.mark.slow
 
@@ -42,11 +41,7 @@ def test_an_episode_equals_one_of_xminigrid():
 def test_reaching_the_goal_is_a_termination(limit):
     """Two steps east, a turn, and two steps south lead to the goal; at the time limit, too."""
     env = make(env_config("xminigrid", EMPTY, params={"max_steps": limit}))
-    keys = jax.random.split(jax.random.key(0), 1)
-    state, first = jax.jit(env.reset)(keys)
-    step = jax.jit(env.step)
-    for action in (FORWARD, FORWARD, RIGHT, FORWARD, FORWARD):
-        state, timestep = step(keys, state, jnp.full((1,), action))
+    first, timestep = walk(env, FORWARD, FORWARD, RIGHT, FORWARD, FORWARD)
     assert (timestep.terminated, timestep.truncated) == (True, False)
     np.testing.assert_allclose(timestep.reward, 1 - 0.9 * 5 / limit, rtol=1e-6)
     assert (timestep.next_observation.agent_view != first.observation.agent_view).any()
