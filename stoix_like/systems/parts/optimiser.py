@@ -101,12 +101,12 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
     """
-    by_axes = {"eps": config.adam_eps, "weight_decay": config.weight_decay}
+    shared = {"eps": config.adam_eps, "weight_decay": config.weight_decay}
     if config.optimiser == "adamw":
-        return on_trees(optax.adamw(rate, b1, mask=_is_weight, **by_axes))
+        return on_trees(optax.adamw(rate, b1, mask=_is_weight, **shared))
     if config.optimiser == "muon":
         muon = partial(optax.contrib.muon, muon_weight_dimension_numbers=_matrices, consistent_rms=_MUON_RMS)
-        return on_trees(muon(rate, adam_b1=b1, **by_axes))
+        return on_trees(muon(rate, adam_b1=b1, **shared))
     return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=config.adam_eps)
 
 

@@ -1,12 +1,7 @@
 """Replay buffers: single steps, n-step windows, sequences, each with or without priorities, and streams of entries."""
 
 from stoix_like.utils.replay.buffers import end_episodes
-from stoix_like.utils.replay.config import (
-    BufferConfig,
-    PrioritisedReplayConfig,
-    ReplayConfig,
-    WholeWindowsConfig,
-)
+from stoix_like.utils.replay.config import BufferConfig, PrioritisedReplayConfig, ReplayConfig, WholeWindowsConfig
 from stoix_like.utils.replay.data import Data, DataConfig, DataFile, count_from, with_clipped_rewards
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
