@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from stoix_like.envs.spaces import ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError, listed
 from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import check_networks
+
+# The start of the name of a network that says what reads observations.
+_TORSO = re.compile("^(mlp|cnn|resnet|grid)(_large)?_?")
 
 
 def suggest_systems(system_name: str, action_space: Space) -> str:
@@ -41,8 +45,7 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
     name = config.system_name
     own = _load("system", name) if name in group_choices("system") else {}
     default = _chosen(own, "network") or _chosen(_load(".", PRIMARY), "network")
-    end = default.partition("_")[2]
-    names = [name for name in group_choices("network") if name.partition("_")[2] == end]
+    names = [name for name in group_choices("network") if _TORSO.sub("", name) == _TORSO.sub("", default)]
     torsos = _torsos(config.network)
     for name in sorted(names, key=lambda name: (len(_torsos(_load_network(name)) ^ torsos), name != default)):
         with contextlib.suppress(ConfigError):  # of a network that does not fit
