@@ -151,7 +151,7 @@ class TimeLimited(Probe):
     """
 
     def __init__(self, limit: int = 5) -> None:
-        self.limit = limit
+        self.limit = _positive(limit)
         self.optimal_return = float(limit)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
@@ -165,7 +165,7 @@ class Terminating(Probe):
     """Counterpart of `TimeLimited` that terminates; the view is the number of steps taken, one-hot."""
 
     def __init__(self, limit: int = 5) -> None:
-        self.limit = limit
+        self.limit = _positive(limit)
         self.optimal_return = float(limit)
         self.observation_space = Box(0.0, 1.0, (limit,))
 
@@ -254,7 +254,7 @@ class RepeatFirstProbe(Environment):
     action_space = Discrete(2)
 
     def __init__(self, delay: int = 4) -> None:
-        self.delay = delay
+        self.delay = _positive(delay, "delay")
 
     def reset(self, key: jax.Array) -> tuple[RepeatState, TimeStep]:
         cue = _sign(key)[0]
@@ -305,3 +305,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 def _sign(key: jax.Array) -> jax.Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
+
+
+def _positive(steps: int, name: str = "limit") -> int:
+    if steps < 1:
+        raise ValueError(f"{name}={steps} must be at least 1")
+    return steps

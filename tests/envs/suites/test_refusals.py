@@ -160,7 +160,7 @@ EXAMPLES = [
     ("pgx", "tic_tac_toe", ""),
     ("playground", PLAYGROUND, "params.episode_length"),
     ("popgym_arcade", POPGYM, "params.max_steps_in_episode"),
-    ("probe", "time_limit", ""),
+    ("probe", "time_limit", "kwargs.limit"),
     ("xminigrid", MINIGRID, "params.max_steps"),
 ]
 
