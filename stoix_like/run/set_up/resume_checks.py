@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
     name: str | None = host_state["progress"].get("stopped_by")
     now, then = setup.config.resolved, host_state["config"]
     flat_now, flat_then = dict(flatten(now)), dict(flatten(then))
-    same = all(flat_now.get(key) == flat_then.get(key) for key in _STOPPING)
+    same = all(_is_same(flat_now.get(key), flat_then.get(key)) for key in _STOPPING)
     # The command line passes none: there, the run's cannot have changed.
     present = any(type(callback).__name__ == name for callback in setup.callbacks)
     same &= present or not setup.config.custom_callbacks
@@ -74,13 +75,21 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in sorted(now.keys() | then.keys())
-        if now.get(key) != then.get(key) and not is_below(key, CHANGEABLE)
+        if not _is_same(now.get(key), then.get(key)) and not is_below(key, CHANGEABLE)
     ]
     if changed:
         raise ConfigError(
             f"the configuration differs from that of the run: {'; '.join(changed)}. Only these keys may change:"
             f" {', '.join(CHANGEABLE)}. A new run starts from its parameters with arch.init_from=RUN_DIR"
         )
+
+
+def _is_same(now: Any, then: Any) -> bool:
+    """Compare two values of a key; earlier versions recorded numbers as the strings that were given."""
+    if isinstance(then, str) and isinstance(now, (int, float)):
+        with contextlib.suppress(ValueError):
+            return float(then) == now
+    return bool(now == then)
 
 
 def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:

@@ -81,7 +81,7 @@ def test_the_packages_of_a_suite_are_among_the_versions():
     assert "pgx" not in run.versions
 
 
-def test_keys_that_the_run_did_not_have_keep_their_defaults():
+def test_keys_that_the_run_did_not_have_keep_their_defaults_and_numbers_may_be_strings():
     setup = setup_of(*toys.overrides(), "env.reward_scale=0.5")
     config = {**setup.config.resolved, "env": {**setup.config.resolved["env"]}}
     del config["env"]["eval_opponent"]
@@ -90,6 +90,9 @@ def test_keys_that_the_run_did_not_have_keep_their_defaults():
     changed = setup._replace(config=setup.config._replace(resolved={**config, "env": {"frame_stack": 2}}))
     with pytest.raises(ConfigError, match="env.frame_stack was 1 and is 2"):
         check_same_config(changed, config)
+    check_same_config(setup, {**config, "env": {**config["env"], "reward_scale": "5e-1"}})
+    with pytest.raises(ConfigError, match="env.reward_scale was 0.6 and is 0.5"):
+        check_same_config(setup, {**config, "env": {**config["env"], "reward_scale": "0.6"}})
 
 
 def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):
