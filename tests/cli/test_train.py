@@ -65,7 +65,7 @@ INVALID = [
     (["network.actor_network.pre_torso.activation=rellu"], "did you mean 'relu'"),
     (["arch.num_devices=64"], "arch.num_devices=64 is too many: use at most"),
     (["arch.population.hyperparams={epochs: [1, 2]}"], "hyperparams.epochs cannot vary between members: choose from"),
-    (["+env.params.max_steps_in_episode=1e10"], "env.params={'max_steps_in_episode': 10000000000.0} is invalid"),
+    (["+env.params.max_steps_in_episode=1e10"], "env.params.max_steps_in_episode=10000000000 is invalid"),
 ]
 
 

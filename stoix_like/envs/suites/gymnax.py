@@ -96,10 +96,10 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """Build environments of gymnax."""
     check_scenario("gymnax", name, scenarios(), _UNSUPPORTED)
     env, _ = gymnax.make(name)
-    if kwargs:
-        env = construct(type(env), kwargs, name)
-    given = " ".join(f"env.{key}={dict(one)}" for key, one in (("kwargs", kwargs), ("params", params)) if one)
-    with refusing(f"{given} is invalid for {name}", "use values like the defaults"):
+    if not kwargs:
+        return adapt(env, params, name)
+    env = construct(type(env), kwargs, name)
+    with refusing(f"env.kwargs={dict(kwargs)} is invalid for {name}", "use values like the defaults"):
         return adapt(env, params, name)
 
 
@@ -135,7 +135,11 @@ def _read(name: str, env: Any, params: Any, given: Iterable[str]) -> set[str]:
         step = env.step_env(key, state, env.action_space(params).sample(key), changed)
         return start, step, env.is_truncated(step[1], changed)
 
-    values = {key: jnp.asarray(getattr(params, key)) for key in given}
+    values = {}
+    for key in given:
+        # Integers may be too large.
+        with refusing(f"env.params.{key}={getattr(params, key)} is invalid for {name}", "use values like the defaults"):
+            values[key] = jnp.asarray(getattr(params, key))
     try:
         with jax.numpy_rank_promotion("allow"):
             return set(used_inputs(play, values, jax.random.key(0)))

@@ -162,11 +162,14 @@ def _refuse(
 
 
 def _fitting(config: RunConfig, plan: Plan, parts: Sequence[_Part], part: _Part, left: int) -> int:
-    """Return a value of the key of a part with which a member fits; `left`: bytes that it leaves, less than 0."""
-    size = {other.name: other.size for other in parts}
-    # Environments need room for a rollout each, which counts as far as it is larger than an evaluation.
-    with_envs = max(0, size["rollout"] - size["evaluation"]) if part.name == "environments" else 0
-    fitting = part.value * (part.size + with_envs + left) // (part.size + with_envs)
+    """Return the largest value of the key of a part with which a member fits; `left`: what it leaves, below 0 bytes."""
+    size, left = {other.name: other.size for other in parts}, left + part.size
+    fitting = part.value * left // part.size
+    if part.name == "environments":  # A rollout grows with their number, and an evaluation does not.
+        left += max(size["rollout"], size["evaluation"])
+        fitting = min(
+            part.value * left // (part.size + size["rollout"]), part.value * (left - size["evaluation"]) // part.size
+        )
     replay = config.system.find_part(ReplayConfig)
     if fitting > 0 and replay is not None and replay.prioritised and part.name == "replay buffer":
         # The sum tree has a power of two of leaves, so that only such a capacity needs no more memory per step.
