@@ -26,6 +26,7 @@ _SIZES = (
 )
 # Of each number in an argument.
 _RANGES = dict.fromkeys(_SIZES, schema.at_least(1)) | {
+    "num_layers": schema.between(1, 1000),  # each is built
     "num_atoms": schema.at_least(2),
     "min_scale": schema.at_least(0.0),
     "init_scale": schema.above(0.0),
