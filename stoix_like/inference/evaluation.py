@@ -114,13 +114,7 @@ def evaluate(
         raise ConfigError(f"episodes={episodes} must be an integer from 1 to {MAX_EPISODES:,}")
     check_seed(seed)
     run = open_run(run_dir, trust, env)
-    if opponent is not None:
-        if run.setup.spec.num_players == 1:
-            raise ConfigError(
-                f"opponent={name_of(opponent)} has no effect on {run.setup.config.environment_name}: it is for games in"
-                " which the system plays both seats, env.kwargs.opponent=self"
-            )
-        run = _with_env(run, eval_opponent=opponent)
+    run = run if opponent is None else _with_opponent(run, opponent)
     run = run if randomize is None else _with_env(run, randomize_evaluation=randomize)
     run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
     members = count_members(run.setup.config) if member == "all" else 1
@@ -145,9 +139,7 @@ def evaluate(
         if simulations is not None:
             record["simulations"] = simulations
         searched = "" if simulations is None else f"-{simulations}simulations"
-        members_played = "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
-        whose = members_played if population.num_members > 1 else ""
-        stem = f"{which}{whose}-seed{seed}-{episodes}episodes{searched}"
+        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if drawn is not None:
             with _reported("render an episode", ConfigError, TrainingError, OSError):
@@ -214,6 +206,23 @@ def _line(record: Mapping[str, Any], unit: str) -> str:
         + measures
         + games
     )
+
+
+def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:
+    """Replace the opponent of a run of self-play."""
+    setup = run.setup
+    if setup.spec.num_players == 1:
+        raise ConfigError(
+            f"opponent={name_of(opponent)} has no effect on {setup.config.environment_name}: it is for games in which"
+            " the system plays both seats, env.kwargs.opponent=self"
+        )
+    return _with_env(run, eval_opponent=opponent)
+
+
+def _member_suffix(population: Population, trained: EvaluatedMembers) -> str:
+    if population.num_members == 1:
+        return ""
+    return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
 
 
 def _keys(seed: int) -> jax.Array:

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, element_names, entries
 from stoix_like.errors import ConfigError
 from stoix_like.lab import replay_data
-from stoix_like.policies.load import TrainedMember, TrainedRun, load_member, open_run
+from stoix_like.policies.load import TrainedRun, load_member, open_run
 from stoix_like.policies.visits import Player, Rows, check_seed, num_first
 from stoix_like.run.host.devices import set_compile_cache
 from stoix_like.storage.run_files import CONFIG
@@ -34,6 +34,14 @@ NUM_ENVS = 32
 _POLICY = re.compile(r"(best|last|sampled|random|[0-9]+)|mix:(0?\.[0-9]+|[01](\.0*)?)")
 # Folded into the key of the seed, so that no training or evaluation starts in the same states.
 _STREAM = 0xDA7A
+
+
+class _Behaviour(NamedTuple):
+    """Parameters that act, whether by the mode of the policy (None: as in evaluations), and share of random actions."""
+
+    which: str
+    greedy: bool | None
+    random: float
 
 
 def collect(
@@ -81,7 +89,7 @@ def collect(
         HostEnvironmentError: an environment on the host failed.
     """
     policy = str(policy)  # environment steps may be a number
-    which, greedy, random = _check(policy, noise, replay, seed)
+    behaviour = _check(policy, noise, replay, seed)
     if format not in FORMATS:
         raise ConfigError(f"format={format} is unknown: use {' or '.join(FORMATS)}")
     if out is not None:
@@ -101,7 +109,7 @@ def collect(
             data, note = replay_data.read_replay(run, member)
             data = data._replace(action=_vectors(run.setup.env, run.setup.env.native_action(jnp.asarray(data.action))))
         else:
-            data, note = _play(run, load_member(run, which, member), greedy, random, noise, steps, seed, num_envs)
+            data, note = _play(run, behaviour, noise, member, steps, seed, num_envs)
     agents = run.setup.env.num_agents
     if agents > 1:
         note += f"; games of {agents} agents, of which each episode is what one observed, did and earned"
@@ -116,8 +124,7 @@ def collect(
     return data
 
 
-def _check(policy: str, noise: float, replay: bool, seed: int) -> tuple[str, bool | None, float]:
-    """Return whose parameters act, by the mode of the policy or not (None: as in evaluations), and random actions."""
+def _check(policy: str, noise: float, replay: bool, seed: int) -> _Behaviour:
     if replay and (policy != "best" or noise):
         raise ConfigError(f"replay=True takes what was stored, and policy={policy}, noise={noise:g} would act: use one")
     check_seed(seed)
@@ -128,26 +135,20 @@ def _check(policy: str, noise: float, replay: bool, seed: int) -> tuple[str, boo
             " checkpoint"
         )
     if found[2]:
-        return "best", None, float(found[2])
+        return _Behaviour("best", None, float(found[2]))
     if policy in ("sampled", "random"):
-        return "last", False if policy == "sampled" else None, float(policy == "random")
-    return policy, None, 0.0
+        return _Behaviour("last", False if policy == "sampled" else None, float(policy == "random"))
+    return _Behaviour(policy, None, 0.0)
 
 
 def _play(
-    run: TrainedRun,
-    trained: TrainedMember,
-    greedy: bool | None,
-    random: float,
-    noise: float,
-    steps: int,
-    seed: int,
-    num_envs: int,
+    run: TrainedRun, behaviour: _Behaviour, noise: float, member: int | str | None, steps: int, seed: int, num_envs: int
 ) -> tuple[DataSet, str]:
     """Play episodes until they have enough steps; return them, and a sentence about who played."""
     setup, env = run.setup, run.setup.env
-    system = setup.build_system(trained.hyperparams, greedy)
-    act: Act = random_act(system.eval_act, env, random) if random else system.eval_act
+    trained = load_member(run, behaviour.which, member)
+    system = setup.build_system(trained.hyperparams, behaviour.greedy)
+    act: Act = random_act(system.eval_act, env, behaviour.random) if behaviour.random else system.eval_act
     act = noisy_act(act, env, noise) if noise else act
     player = Player(env, system, act, num_envs, setup.config.arch.max_eval_steps)
     key = jax.random.fold_in(jax.random.key(seed), _STREAM)
@@ -162,7 +163,7 @@ def _play(
     data = jax.tree.map(lambda *parts: np.concatenate(parts), *(each[1:] for each in batches))
     limit = f"; {cut:,} episode(s) truncated by arch.max_eval_steps" if cut else ""
     budget = f"{trained.env_steps:,} {setup.config.arch.step_unit}"
-    by = "" if random == 1.0 else f"{trained.selected}, after {budget}; "
+    by = "" if behaviour.random == 1.0 else f"{trained.selected}, after {budget}; "
     return DataSet(DataHeader(), *data), f"{by}seed {seed}{limit}"
 
 

@@ -87,12 +87,8 @@ def _add_efficiency(parser: argparse.ArgumentParser) -> None:
 
 def _add_population(parser: argparse.ArgumentParser) -> None:
     _add_labelled(parser)
-    parser.add_argument(
-        "--hyperparam",
-        action="append",
-        default=[],
-        help="may be repeated; of a heat map, give two (default: all that vary)",
-    )
+    about = "may be repeated (default: all that vary; of a heat map the first two)"
+    parser.add_argument("--hyperparam", action="append", default=[], help=about)
 
 
 def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four", default: str = "four") -> None:

@@ -14,7 +14,13 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, appended, bounds, choices, entries, is_picture, one_hot
-from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, StatefulWrapper, with_observation
+from stoix_like.envs.wrappers.base import (
+    CountingWrapper,
+    ObservationWrapper,
+    StatefulWrapper,
+    with_observation,
+    with_view,
+)
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
 
@@ -149,13 +155,13 @@ class StackFrames(StatefulWrapper, keeps_ends=True):
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
         frames = jnp.concatenate([timestep.observation.agent_view] * self.num_frames, axis=-1)
-        return StackedState(env_state, frames), with_observation(timestep, agent_view=frames)
+        return StackedState(env_state, frames), with_view(timestep, frames)
 
     def step(self, keys: jax.Array, state: StackedState, action: jax.Array) -> tuple[StackedState, TimeStep]:
         env_state, timestep = self.env.step(keys, state.env_state, action)
         newest = timestep.observation.agent_view
         frames = jnp.concatenate([state.frames[..., newest.shape[-1] :], newest], axis=-1)
-        return StackedState(env_state, frames), with_observation(timestep, agent_view=frames)
+        return StackedState(env_state, frames), with_view(timestep, frames)
 
     def legend(self) -> Legend:
         """A feature would be one of several frames."""
@@ -193,7 +199,7 @@ class AddTime(CountingWrapper, keeps_ends=True):
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
         view = timestep.observation.agent_view
         remaining = (1.0 - steps / self.limit).astype(view.dtype)
-        return with_observation(timestep, agent_view=jnp.concatenate([view, remaining[:, None]], axis=-1))
+        return with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
 
 
 class CountSteps(CountingWrapper, keeps_ends=True):

@@ -215,8 +215,16 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
     # Several algorithms differ in nothing that is short enough to be told, or share no environment.
     return [
         label
-        if sum(label == other and bool(own.keys() & tasks.keys()) for other, tasks in zip(labels, found, strict=True))
-        == 1
+        if labels.count(label) == 1 or _is_alone(position, labels, found)
         else f"{label} #{labels[: position + 1].count(label)}"
-        for position, (label, own) in enumerate(zip(labels, found, strict=True))
+        for position, label in enumerate(labels)
     ]
+
+
+def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, dict[int, Member]]]) -> bool:
+    """Return whether no other algorithm with the same label was trained on the same environment."""
+    return not any(
+        label == labels[position] and tasks.keys() & found[position].keys()
+        for index, (label, tasks) in enumerate(zip(labels, found, strict=True))
+        if index != position
+    )

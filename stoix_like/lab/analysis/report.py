@@ -198,9 +198,7 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
             members.setdefault(task, []).extend(own)
     parts = []
     for task, rivals in members.items():
-        # Of equals, the one that a complete run names as its best.
-        named = [one.run.summary.get("population/best", {}).get("member") == one.place for one in rivals]
-        _, _, best = max(zip(map(_rank, rivals), named, rivals, strict=True), key=lambda one: one[:2])
+        best = max(rivals, key=lambda member: (_rank(member), _is_named(member)))
         place = f"member={best.place}, " if len(members_of(best.run)) > 1 else ""
         parts.append(
             f"<p>{html.escape(task)}: {place}seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>,"
@@ -209,6 +207,11 @@ def _best_policy(algorithms: Sequence[AlgorithmRuns], animation: bool) -> str:
         if animation:
             parts.append(_animation(best) + _dream(best))
     return "\n".join(parts) + _best_points(algorithms)
+
+
+def _is_named(member: Member) -> bool:
+    """Return whether a complete run names the member as its best."""
+    return bool(member.run.summary.get("population/best", {}).get("member") == member.place)
 
 
 def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:

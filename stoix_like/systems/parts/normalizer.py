@@ -102,7 +102,9 @@ def make_reward_normalizer(
         return jnp.clip(steps.reward / std, -max_abs_value, max_abs_value), state, returns
 
     shape = () if num_policies == 1 else num_policies
-    return RewardNormalizer(lambda: running_statistics.initialize_statistics(_zeros(shape)), _zeros, apply)
+    return RewardNormalizer(
+        init=lambda: running_statistics.initialize_statistics(_zeros(shape)), init_returns=_zeros, apply=apply
+    )
 
 
 def _running_returns(
@@ -171,7 +173,10 @@ def make_return_scaler(
     """
     if not config.normalize_rewards:
         return ReturnScaler(
-            lambda: (), lambda _: (), lambda state, returns, _: (state, returns), lambda _, reward: reward
+            init=lambda: (),
+            init_returns=lambda num_envs: (),
+            update=lambda statistics, returns, _: (statistics, returns),
+            apply=lambda _, reward: reward,
         )
 
     def init() -> ReturnStatistics:
@@ -195,4 +200,4 @@ def make_return_scaler(
         deviation = jnp.sqrt(jnp.square(statistics.moments.std) + 1e-8)
         return reward / jnp.maximum(deviation, statistics.largest / config.max_scaled_return)
 
-    return ReturnScaler(init, _zeros, update, apply)
+    return ReturnScaler(init=init, init_returns=_zeros, update=update, apply=apply)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import jax
@@ -101,13 +100,21 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
     """
-    shared = {"eps": config.adam_eps, "weight_decay": config.weight_decay}
+    eps, decay = config.adam_eps, config.weight_decay
     if config.optimiser == "adamw":
-        return on_trees(optax.adamw(rate, b1, mask=_is_weight, **shared))
+        return on_trees(optax.adamw(rate, b1, eps=eps, weight_decay=decay, mask=_is_weight))
     if config.optimiser == "muon":
-        muon = partial(optax.contrib.muon, muon_weight_dimension_numbers=_matrices, consistent_rms=_MUON_RMS)
-        return on_trees(muon(rate, adam_b1=b1, **shared))
-    return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=config.adam_eps)
+        return on_trees(
+            optax.contrib.muon(
+                rate,
+                eps=eps,
+                weight_decay=decay,
+                adam_b1=b1,
+                muon_weight_dimension_numbers=_matrices,
+                consistent_rms=_MUON_RMS,
+            )
+        )
+    return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=eps)
 
 
 def _is_weight(tree: PyTree) -> PyTree:

@@ -1,5 +1,3 @@
-"""Notes on the programs of a sweep."""
-
 import pytest
 
 from stoix_like.lab.tuning.parameters import parse_space

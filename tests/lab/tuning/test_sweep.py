@@ -29,8 +29,6 @@ from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
-
-
 LEARNING_RATE, EPOCHS, GAMMA = (
     f"sweep.space={{{space}}}"
     for space in ("actor_lr: {uniform: [0.1, 0.2]}", "epochs: {int: [1, 2]}", "gamma: {uniform: [0.9, 1.0]}")

@@ -69,7 +69,7 @@ def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, mess
             ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
             ("callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]", "0.value=1 is not a parameter"),
             ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "at least 1"),
-            ("callbacks=[{_target_: pathlib.Path}]", "a subclass of stoix_like.callbacks.Callback"),
+            ("callbacks=[{_target_: pathlib.Path}]", "callbacks.0._target_=pathlib.Path returned a PosixPath: use an"),
             ("arch.stop_at_return=high", "arch.stop_at_return"),
         ],
     ),

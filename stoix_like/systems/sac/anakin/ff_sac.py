@@ -161,9 +161,9 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         loss = partial(self.actor_loss, params=shared.params, batch=batch, key=key)
         shared, metrics = self.actor_step(shared, loss)
         params, opt_states = shared.params, shared.opt_states
-        entropies = metrics["entropy"], self.target_entropy(batch.observation)
+        entropy, target_entropy = metrics["entropy"], self.target_entropy(batch.observation)
         log_alpha, alpha_opt_state, alpha_metrics = self.config.temperature.improve(
-            self.alpha_optim, self.axes, params.log_alpha, opt_states.alpha_opt_state, *entropies
+            self.alpha_optim, self.axes, params.log_alpha, opt_states.alpha_opt_state, entropy, target_entropy
         )
         params, opt_states = params._replace(log_alpha=log_alpha), opt_states._replace(alpha_opt_state=alpha_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics | alpha_metrics
