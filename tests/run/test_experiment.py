@@ -9,7 +9,6 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
-from stoix_like.run.set_up import memory_estimate
 from stoix_like.storage.recorded_runs import members, read_run
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
@@ -89,13 +88,11 @@ def test_run_experiment_of_a_system_file_reproduces_the_run_of_a_written_configu
 
 
 @pytest.mark.slow
-def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        config = parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"]))
-        prepared = prepare(config, tmp_path / "run")
-        patched.setattr(memory_estimate, "memory_of", lambda device: 1)
-        with pytest.raises(ConfigError, match="needs .* MiB per device"):
-            experiment.run(prepared)
+def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path):
+    config = parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"]))
+    prepared = prepare(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match="needs .* MiB per device"):
+        experiment.run(prepared._replace(setup=prepared.setup._replace(device_memory=1)))
     assert toy(tmp_path / "run").summary["updates"] == 39
 
 

@@ -238,18 +238,19 @@ OWN = ["network.share=false", "arch.total_timesteps=800", "arch.num_evaluation=1
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["system=ppo/ff_ppo_penalty"],
-        ["system=ppo/ff_dpo", "system.vtrace=true"],
-        ["system=vpg/ff_a2c", "arch.population.size=2"],
-        ["system=ppo/ff_ppo", "arch.num_devices=2", "arch.update_batch_size=2", "+env.kwargs.world=true"],
-        ["system=ppo/ff_ppo", "env._target_=support.games.Push", "system.sde_sample_freq=4"],
+        ["ppo/ff_ppo_penalty"],
+        ["ppo/ff_dpo", "system.vtrace=true"],
+        ["vpg/ff_a2c", "arch.population.size=2"],
+        ["ppo/ff_ppo", "arch.num_devices=2", "arch.update_batch_size=2", "+env.kwargs.world=true"],
+        ["ppo/ff_ppo", "env._target_=support.games.Push", "system.sde_sample_freq=4"],
     ],
     ids=" ".join,
 )
 def test_own_networks_train_in_every_form(overrides, tmp_path):
-    given = [*WAGES, *OWN, "system.rollout_length=4", *overrides]
-    minibatches = [] if "system=vpg/ff_a2c" in overrides else ["system.num_minibatches=2"]
-    result = stoix_like.train("ppo/ff_ppo", [*given, *minibatches], run_dir=tmp_path / "run")
+    system, *others = overrides
+    given = [*WAGES, *OWN, "system.rollout_length=4", *others]
+    minibatches = [] if system == "vpg/ff_a2c" else ["system.num_minibatches=2"]
+    result = stoix_like.train(system, [*given, *minibatches], run_dir=tmp_path / "run")
     assert np.isfinite(result.summary["eval/episode_return_mean"]).all()
     policy = stoix_like.load_policy(tmp_path / "run", trust=True)
     inspected = policy.inspect(policy.random_observations(jax.random.key(0), 3))
