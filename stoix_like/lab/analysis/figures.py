@@ -17,7 +17,7 @@ from stoix_like.lab.analysis import plots, population_plots
 from stoix_like.lab.analysis.groups import AlgorithmRuns, runs_of, sections
 from stoix_like.storage.differences import names_of_keys, words_of
 from stoix_like.storage.files import check_writable, write_bytes
-from stoix_like.storage.recorded_runs import Member, differing_keys, evolves, identity
+from stoix_like.storage.recorded_runs import Member, differing_keys, evolves, identity, varied_hyperparams
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
@@ -44,7 +44,7 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
             partial(population_plots.lineage, run, name)
             for run in runs_of(algorithms)
             if evolves(run)
-            for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]
+            for name in hyperparams or varied_hyperparams(run.last)
         ]
         if not panels:
             raise ConfigError(

@@ -13,7 +13,7 @@ from stoix_like.arch_config import step_unit
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.lab.analysis.plots import X_AXES, new_axes
 from stoix_like.lab.analysis.scores import lowest
-from stoix_like.storage.recorded_runs import RETURN, Member, Run
+from stoix_like.storage.recorded_runs import RETURN, Member, Run, varied_hyperparams
 
 
 def hyperparameter_slices(
@@ -91,8 +91,7 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     key = f"hyperparams/{name}"
     records = [record for record in run.history if key in record]
     if len(records) < 2:
-        varied = [found.partition("/")[2] for found in run.last if found.startswith("hyperparams/")]
-        raise ConfigError(f"{run.directory} has no {name} over time: {nearest(name, varied)}")
+        raise ConfigError(f"{run.directory} has no {name} over time: {nearest(name, varied_hyperparams(run.last))}")
     axes = new_axes(ax)
     steps = [record["env_steps"] for record in records]
     values = np.asarray([record[key] for record in records], np.float64)
