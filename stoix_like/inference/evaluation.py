@@ -141,11 +141,9 @@ def evaluate(
         searched = "" if simulations is None else f"-{simulations}simulations"
         stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
-        if drawn is not None:
+        if render is not None and drawn is not None:
             with _reported("render an episode", ConfigError, TrainingError, OSError):
-                record["render"] = _render(
-                    run.setup, trained, _best(trained, played), render_key, Path(str(render)), drawn
-                )
+                record["render"] = _render(run.setup, trained, _best(trained, played), render_key, Path(render), drawn)
         if "render" in record and path is not None:
             with _reported(_WRITE, OSError):
                 write_json(path, record)
