@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment, fold_in_each
+from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
 from stoix_like.envs.wrappers.agents import where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
-from stoix_like.utils.jax_utils import apply_where, largest_of_batch, merge_leading_dims
+from stoix_like.utils.jax_utils import apply_where, fold_in_each, largest_of_batch, merge_leading_dims
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED

@@ -261,11 +261,6 @@ def strongly_typed(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), tree)
 
 
-def fold_in_each(keys: jax.Array, number: Any) -> jax.Array:
-    """Fold a number into each of some keys."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-
-
 def with_raw_key(state: State, name: str, key: jax.Array) -> State:
     """Replace the raw key that the state of a suite holds.
 

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, fold_in_each, strongly_typed
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
 from stoix_like.envs.wrappers import Wrapper, layers
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import guarded, import_object, refusing
+from stoix_like.utils.jax_utils import fold_in_each
 
 KEY = "env.randomization"
 REGISTERED = "registered"

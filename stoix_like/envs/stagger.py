@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import PyTree, TimeStep
-from stoix_like.envs.environment import VectorEnvironment, fold_in_each
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.wrappers.agents import of_first_agent
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
+from stoix_like.utils.jax_utils import fold_in_each
 
 # Folded into the keys of the first reset, so that start states and lengths are independent.
 _LENGTH_STREAM = 0x57A6

@@ -65,6 +65,14 @@ class HeadRequirement(NamedTuple):
     latent: bool = False
 
 
+def policy_and_critics(
+    policy: str, critics: str, hyperparams: tuple[str, ...] = (), **properties: Any
+) -> dict[str, HeadRequirement]:
+    """Return the heads that a policy and critics of its actions need; `properties` are the critics'."""
+    required = HeadRequirement(critics, hyperparams, **properties)
+    return {"actor_network.action_head": HeadRequirement(policy), "q_network.critic_head": required}
+
+
 def shares_torso(network: Any) -> bool:
     """Return whether a network has nothing but a head, and so shares the rest of another one."""
     return all(getattr(network, part, None) is None for part in (*_OTHER_PARTS, *_RECURRENT_PARTS))

@@ -40,6 +40,11 @@ def restore_float32(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
     return x if dtype is None else x.astype(jnp.float32)
 
 
+def fold_in_each(keys: jax.Array, number: Any) -> jax.Array:
+    """Fold a number into each of some keys."""
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
 @jax.custom_jvp
 def _identity_with_scaled_tangent(x: Array, scale: Any) -> Array:
     return x

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment, fold_in_each
+from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Space, Tuple, choices, first_choices
 from stoix_like.envs.wrappers.agents import all_agents, of_first_agent, where_rows
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked
 from stoix_like.schema import INT32_MAX
-from stoix_like.utils.jax_utils import prepend_dims
+from stoix_like.utils.jax_utils import fold_in_each, prepend_dims
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
 _STICKY_STREAM, _REPEAT_STREAM = 0x571C, 0x2E9E

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment, fold_in_each
+from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import VELOCITIES
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked, with_view
 from stoix_like.envs.wrappers.observations import SelectEntries, float_box
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.utils.jax_utils import fold_in_each
 
 # Folded into keys, so that wrappers and environments draw independent numbers.
 _NOISE_STREAM, _FLICKER_STREAM = 0x4015E, 0xF11C

@@ -22,7 +22,7 @@ from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.run.population.members import Population
 from stoix_like.run.records.blocks import max_blocks
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.utils.jax_utils import select_members
+from stoix_like.utils.jax_utils import fold_in_each, select_members
 
 
 class RunProgram(NamedTuple):
@@ -121,7 +121,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
     )
 
     def evaluate(shared: Any, hyperparams: Hyperparams, key: jax.Array, number: jax.Array) -> Any:
-        fold_in = jax.vmap(jax.random.fold_in, (0, None)) if key.ndim else jax.random.fold_in
+        fold_in = fold_in_each if key.ndim else jax.random.fold_in
         return evaluator(shared, hyperparams, fold_in(key, number))
 
     # Runs share an executable of one text only if it takes the same of all arguments: optimiser states may differ.

@@ -25,7 +25,6 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
-from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.exploration import initial_noise_keys
@@ -191,14 +190,6 @@ def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar 
         "q_optim": make_optimiser(config, spec, config.q_lr, b1=b1),
         "target": make_soft_target(config.find_part(SoftTarget)),
     }
-
-
-def policy_and_critics(
-    policy: str, critics: str, hyperparams: tuple[str, ...] = (), **properties: Any
-) -> dict[str, HeadRequirement]:
-    """Return the heads that a policy and critics of its actions need; `properties` are the critics'."""
-    required = HeadRequirement(critics, hyperparams, **properties)
-    return {"actor_network.action_head": HeadRequirement(policy), "q_network.critic_head": required}
 
 
 def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -> MultiNetwork:

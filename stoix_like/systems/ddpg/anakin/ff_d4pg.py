@@ -12,11 +12,10 @@ from typing import ClassVar, TypeVar
 import jax
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
-from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, policy_and_critics
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.distributional import MEAN, AtomsConfig, Reduction, categorical_loss, configure_head
 from stoix_like.utils.replay import Batch
 

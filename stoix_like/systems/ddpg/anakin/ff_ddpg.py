@@ -22,17 +22,11 @@ from stoix_like.base_types import (
     SystemSpec,
 )
 from stoix_like.envs.spaces import Box
-from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, policy_and_critics
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, action_range
-from stoix_like.systems.off_policy.actor_critic import (
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-    make_parts,
-    policy_and_critics,
-)
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.exploration import ExplorationNoise, NormalNoise, make_normal_noise
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step

@@ -27,7 +27,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.heads import PolicyHead
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, policy_and_critics
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.actions import check_bounded, excess, proposals
@@ -41,13 +41,7 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
-from stoix_like.systems.off_policy.actor_critic import (
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-    make_parts,
-    policy_and_critics,
-)
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.action_vectors import as_vector
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation

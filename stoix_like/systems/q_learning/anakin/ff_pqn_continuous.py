@@ -39,11 +39,11 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
-from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, policy_and_critics
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
-from stoix_like.systems.off_policy.actor_critic import make_critics, policy_and_critics
+from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicyShared
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer

@@ -33,10 +33,10 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box, Space
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, policy_and_critics
 from stoix_like.schema import above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import make_critics, policy_and_critics
+from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.action_vectors import target_entropy
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions.masks import mean_uniform_entropy
-from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY
+from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY, policy_and_critics
 from stoix_like.schema import Range
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.reppo.anakin import ff_reppo
 from stoix_like.systems.reppo.reppo_types import REPPOTransition, SoftValue
 from stoix_like.utils.jax_utils import Scalar

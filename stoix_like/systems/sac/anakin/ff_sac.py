@@ -27,16 +27,10 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.layers import DROPOUT
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, policy_and_critics
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import (
-    OffPolicyActorCritic,
-    OffPolicyShared,
-    make_critics,
-    make_parts,
-    policy_and_critics,
-)
+from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.conservatism import SampledConservatism, SampledPenalty, make_sampled_penalty, no_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import jax
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, policy_and_critics
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, categorical_loss, configure_head
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac

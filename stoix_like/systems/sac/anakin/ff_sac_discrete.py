@@ -10,9 +10,8 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY
+from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, policy_and_critics
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams

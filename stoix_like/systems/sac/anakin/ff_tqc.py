@@ -10,10 +10,9 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, policy_and_critics
 from stoix_like.schema import at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.off_policy.actor_critic import policy_and_critics
 from stoix_like.systems.parts.distributional import configure_head
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
