@@ -22,6 +22,7 @@ from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree, Syst
 from stoix_like.errors import ConfigError
 from stoix_like.networks.feed_forward import FeedForwardCritic
 from stoix_like.networks.heads.critics import ScalarCriticHead
+from stoix_like.networks.torso.images import GridTorso
 from stoix_like.schema import above, at_least, between, one_of
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.action_vectors import action_vector, clip_to_bounds
@@ -211,7 +212,7 @@ class _RND(_Bonus):
 
     Its returns continue beyond the end of episodes. Unlike in the paper, both networks have one architecture, the
     predictor learns from every step, intrinsic advantages weigh as much as the task's, not half as much, and
-    images are not normalised, as integers and booleans are not.
+    images are not normalised.
 
     Source: Burda et al., Exploration by Random Network Distillation (2018), arXiv:1810.12894, section 2.
     """
@@ -312,7 +313,8 @@ def make_intrinsic(config: IntrinsicReward | None, system: Any, spec: SystemSpec
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES), *body),
         optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
-        normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
+        # A torso of symbols needs them as they are.
+        normalizer=make_normalizer(not isinstance(actor.pre_torso, GridTorso), spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
         advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
         spec=spec,
