@@ -35,7 +35,7 @@ def main() -> None:
         if not summary:
             print(f"{path} has not finished")
             continue
-        best = summary.get("population/best", {}).get(BEST_RETURN)
+        best = summary.get("population/members", [{}])[run.last.get("population/best_member", 0)].get(BEST_RETURN)
         if best is None:
             print(f"{path} is left out: it has no population, or no absolute metric")
             continue

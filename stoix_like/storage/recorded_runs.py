@@ -220,12 +220,14 @@ def members(run: Run) -> list[Member]:
 
 
 def samples(run: Run) -> list[Member]:
-    """Return the members of a run that are independent of each other, for statistics."""
+    """Return the members of a run that are independent of each other, for statistics.
+
+    If members copy each other, this is the member that evaluated best last: no episode of the absolute metric chose it.
+    """
     found = members(run)
     if not evolves(run):
         return found
-    best = run.summary.get("population/best", {}).get("member", run.last.get("population/best_member", 0))
-    return [found[best]._replace(seed=int(run.config["arch"]["seed"]))]
+    return [found[run.last.get("population/best_member", 0)]._replace(seed=int(run.config["arch"]["seed"]))]
 
 
 def _members_of_records(run: Run) -> Iterator[Member]:

@@ -153,7 +153,9 @@ def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
 
 def test_population_based_training_counts_as_one_seed_each(tmp_path):
     for seed in (0, 2):
-        run = write_run(tmp_path / f"pbt{seed}", (1.0, 5.0, 3.0), seed=seed)
+        run = write_run(tmp_path / f"pbt{seed}", (1.0, 5.0, 3.0), seed=seed, bests=(9.0, 4.0, 2.0))
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"population/best": {"member": 0}}))
         varied = {"gamma": {"uniform": [0.9, 1.0]}}
         set_key(run, "arch.population", {"hyperparams": varied, "pbt": {"every_evals": 1}})
         path = run / "metrics.jsonl"
@@ -166,5 +168,7 @@ def test_population_based_training_counts_as_one_seed_each(tmp_path):
     assert [member.seed for member in plain.members] == [0, 1]
     assert [member.seed for member in evolved.members] == [0, 2]
     assert evolved.scores("gymnax/CartPole-v1").tolist() == [5.0, 5.0]
+    # Episodes of the absolute metric choose the policy that is loaded, and not the member that statistics count.
+    assert evolved.scores("gymnax/CartPole-v1", "best").tolist() == [4.0, 4.0]
     table = analysis.load(tmp_path / "pbt0")
     assert table[table.member == 1]["system.gamma"].tolist() == pytest.approx([0.91, 0.92])
