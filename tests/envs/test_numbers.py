@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,21 +131,28 @@ def parallel(names):
     return Parallel
 
 
+@functools.partial(jax.jit, static_argnames="sign")
+def as_networks_see_it(view, sign):
+    """Return a view in floats, and normalised by its own statistics, with those of its opposite if `sign` is -1."""
+    normalizer = make_normalizer(True, Axes())
+    state = normalizer.init(Observation(view))
+    for scale in (sign, 1):
+        state = normalizer.update(state, Observation(scale * view[None, -1:]))
+    return as_floats(view)[-1], as_floats(normalizer.apply(state, Observation(view)).agent_view[-1])
+
+
 @pytest.mark.parametrize("names", CASES, ids="+".join)
 @pytest.mark.parametrize("interface", [own, gymnax, jaxmarl, gymnasium_env, parallel])
 def test_networks_and_normalisers_see_the_declared_meaning(interface, names):
     if len(names) > 1 and interface in (gymnax, parallel):
         pytest.skip("the interface has no dictionaries here")
     env = make_eval(EnvConfig(env_name="own", scenario=ScenarioConfig("numbers")), interface(names))
-    view = env.reset(jax.random.split(jax.random.key(0), env.num_agents))[1].observation.agent_view
+    keys = jax.random.split(jax.random.key(0), env.num_agents)
+    view = jax.jit(env.reset)(keys)[1].observation.agent_view
     views = view if len(names) > 1 else {names[0]: view}
     for name, seen in views.items():
         value = NUMBERS[name][4]
-        np.testing.assert_allclose(as_floats(seen)[-1], value, rtol=1e-6)
-        normalizer = make_normalizer(True, Axes())
-        state = normalizer.init(Observation(seen))
-        for scale in (-1, 1):
-            state = normalizer.update(state, Observation(scale * seen[None, -1:] if name != "pixels" else seen[None]))
-        normalised = normalizer.apply(state, Observation(seen)).agent_view[-1]
+        floats, normalised = as_networks_see_it(seen, 1 if name == "pixels" else -1)
+        np.testing.assert_allclose(floats, value, rtol=1e-6)
         # The mean of x and -x is 0, their deviation |x|.
-        np.testing.assert_allclose(as_floats(normalised), value if name == "pixels" else np.sign(value), rtol=1e-6)
+        np.testing.assert_allclose(normalised, value if name == "pixels" else np.sign(value), rtol=1e-6)
