@@ -16,10 +16,10 @@ from stoix_like.run.population.members import Population
 from stoix_like.run.records.recording import Progress
 from support import toys
 from support.comparisons import recorded
-from support.trained_runs import SMALL
+from support.trained_runs import PENDULUM, SMALL
 from support.untrained import untrained
 
-RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
+RUN = [*PENDULUM, "arch.total_timesteps=256", "arch.num_evaluation=4"]
 
 
 class Recorder(Callback):

@@ -15,12 +15,17 @@ SMALL = [
     *("system.rollout_length=16", "system.num_minibatches=2", "arch.total_num_envs=4", "arch.num_eval_episodes=2"),
     *("arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
 ]
+# A run of a single agent, whose episodes end exactly at `arch.max_eval_steps`.
+PENDULUM = [
+    *(*SMALL, "env=gymnax/pendulum", "env.time_limit=20", "arch.max_eval_steps=20"),
+    # A large learning rate, so that few updates suffice for actions away from zero.
+    *("system.normalize_observations=true", "system.actor_lr=0.1"),
+]
 TINY = [
     *LAYERS,
     *("arch.total_num_envs=4", "arch.total_timesteps=5000", "arch.num_evaluation=3", "arch.num_eval_episodes=3"),
     "system.rollout_length=32",
 ]
-_TRAINED = [*SMALL, "arch.total_timesteps=128", "arch.num_evaluation=2"]
 _run_dirs = {}
 
 
@@ -31,25 +36,19 @@ def _train(tmp_path_factory, name, *overrides):
         trained.parent.mkdir(exist_ok=True)
         with FileLock(f"{trained}.lock"):
             if not trained.exists():
-                stoix_like.train("ppo/ff_ppo", [*_TRAINED, *overrides], run_dir=trained)
+                budget = ("arch.total_timesteps=128", "arch.num_evaluation=2")
+                stoix_like.train("ppo/ff_ppo", [*overrides, *budget], run_dir=trained)
         _run_dirs[name] = shutil.copytree(trained, tmp_path_factory.mktemp("runs") / name)
     return _run_dirs[name]
 
 
 def train_pendulum(tmp_path_factory):
-    """Return the directory of a run of a single agent, whose episodes end exactly at `arch.max_eval_steps`."""
-    return _train(
-        tmp_path_factory,
-        "pendulum",
-        *("env=gymnax/pendulum", "env.time_limit=20", "arch.max_eval_steps=20", "system.normalize_observations=true"),
-        # A large learning rate, so that few updates suffice for actions away from zero.
-        "system.actor_lr=0.1",
-    )
+    return _train(tmp_path_factory, "pendulum", *PENDULUM)
 
 
 def train_members(tmp_path_factory):
     varied = "arch.population.hyperparams={actor_lr: [1e-4, 1e-1, 1e-2]}"
-    return _train(tmp_path_factory, "members", varied, "env.time_limit=30")
+    return _train(tmp_path_factory, "members", *SMALL, varied, "env.time_limit=30")
 
 
 def select_untrained(run_dir, target, members):

@@ -9,8 +9,10 @@ import stoix_like
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import to_overrides
+from stoix_like.run import experiment
 from stoix_like.run.host.plan import spread_members
 from stoix_like.run.population.members import Population, make_population
+from stoix_like.run.prepare import prepare
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import evaluated
@@ -18,7 +20,7 @@ from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import members, read_run, settings
 from support import toys
 from support.composed import compose_config
-from support.set_ups import loop_of, setup_of
+from support.set_ups import config_of, loop_of, setup_of
 from support.trained_runs import LAYERS
 
 SMALL = [
@@ -169,34 +171,34 @@ def test_a_population_of_one_has_no_population_axis():
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    overrides = [*SMALL, "arch.population.hyperparams={actor_lr: [1e-4, 1e-3, 1e-2]}", "arch.population.seeds=2"]
-    overrides += ["arch.population.mode=grid"]
-    return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
+    grid = ["arch.population.hyperparams={gain: [1.0, 2.0, 3.0]}", "arch.population.seeds=2"]
+    config = config_of(*toys.overrides(rollout_length=32), *SMALL[2:-2], *grid, "arch.population.mode=grid")
+    return experiment.run(prepare(config, tmp_path_factory.mktemp("runs") / "run"))
 
 
 def test_a_population_writes_per_member_values_and_aggregates_and_measures_the_best_of_each_member(result):
     lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         assert len(line["eval/episode_return_mean"]) == 6
-        assert line["hyperparams/actor_lr"] == [1e-4, 1e-4, 1e-3, 1e-3, 1e-2, 1e-2]
+        assert line["hyperparams/gain"] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
         low, iqm, high = (line[f"eval/episode_return_{name}"] for name in ("ci_low", "iqm", "ci_high"))
         assert low <= iqm <= high
-    assert len(lines[1]["train/policy_loss"]) == 6
+    assert len(lines[1]["train/reward"]) == 6
     summary = json.loads((result.run_dir / "summary.json").read_text())
     best = summary["population/best"]
     scores = lines[-1]["eval/episode_return_mean"]
     assert best["eval/episode_return_mean"] == max(scores)
-    assert best["actor_lr"] == lines[-1]["hyperparams/actor_lr"][best["member"]]
+    assert best["gain"] == lines[-1]["hyperparams/gain"][best["member"]]
     assert result.eval_return == summary["eval/episode_return_iqm"]
     assert [member["seed"] for member in result.members] == [42, 43] * 3
     points = summary["population/points"]
-    assert [(point["actor_lr"], point["seeds"]) for point in points] == [(lr, [42, 43]) for lr in (1e-4, 1e-3, 1e-2)]
+    assert [(point["gain"], point["seeds"]) for point in points] == [(gain, [42, 43]) for gain in (1.0, 2.0, 3.0)]
     # The interquartile mean of two returns is their mean.
     expected = [(scores[2 * point] + scores[2 * point + 1]) / 2 for point in range(3)]
     assert [point["eval/episode_return_iqm"] for point in points] == pytest.approx(expected)
     assert summary["population/best_point"] == points[int(np.argmax(expected))]
     assert [member["eval/episode_return_mean"] for member in result.members] == scores
-    assert {"absolute/episode_return_mean", "absolute/env_steps", "actor_lr"} <= set(result.members[0])
+    assert {"absolute/episode_return_mean", "absolute/env_steps", "gain"} <= set(result.members[0])
     assert all(not isinstance(value, list) for member in result.members for value in member.values())
     for member in result.members:
         scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history[1:]]

@@ -6,15 +6,17 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.training_loop import TrainingLoop
 from support.set_ups import loop_of, setup_of
+from support.toy_runs import TOY_RUN
 from support.trained_runs import TINY
 
 SMALL = [*TINY, "arch.compile_cache=false"]
 
 
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 240_000)
-    with pytest.raises(ConfigError, match=r"arch.population.size=40 needs .* \(40 member\(s\) × .*: use at most \d+$"):
-        loop_of(*SMALL, "arch.population.size=40")
+    # More than the arrays of the estimate, less than the program.
+    monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 65_000)
+    with pytest.raises(ConfigError, match=r"arch.population.size=40 needs \d.* \(40 member\(s\) × .*: use at most 3\d$"):
+        loop_of(*TOY_RUN, "arch.population.size=40")
 
 
 @pytest.mark.slow
