@@ -15,7 +15,7 @@ SMALL = [*TINY, "arch.compile_cache=false"]
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
     # More than the arrays of the estimate, less than the program.
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 65_000)
-    with pytest.raises(ConfigError, match=r"arch.population.size=40 needs \d.* \(40 member\(s\) × .*: use at most 3\d$"):
+    with pytest.raises(ConfigError, match=r"arch.population.size=40 needs \d.* \(40 member\(s\) × .*use at most 3\d$"):
         loop_of(*TOY_RUN, "arch.population.size=40")
 
 
