@@ -8,6 +8,7 @@ from stoix_like.base_types import Observation
 from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, Step
+from support.compiled import run
 from support.off_policy_runs import timestep
 from support.searched_runs import prepare
 
@@ -30,13 +31,16 @@ def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss,
     """
     overrides = ("env=probe/policy", "system.vf_coef=0.5", "system.n_step=1", "system.normalize_observations=false")
     _, az = prepare(f"network={network[0]}", *network[1:], *overrides)
-    agent = az.init(jax.random.key(0), timestep([0] * 4, [False] * 4))
-    params = jax.tree.map(jnp.zeros_like, agent.shared.params)
-    no, nothing = jnp.zeros((2, 4), bool), jnp.zeros((2, 4))
-    found = Found(None, jnp.broadcast_to(jnp.asarray([0.25, 0.75]), (2, 4, 2)), nothing)
-    view = Observation(jnp.zeros((2, 4, 1)))
-    batch = SequenceBatch(Step(view, nothing, nothing + 3.0, no, no, None, found), no, (), jnp.full((1, 4), 0.5), None)
-    loss, (metrics, errors) = az.loss(params, (), batch, jax.random.key(1))
+    no, nothing = jax.device_put((np.zeros((2, 4), bool), np.zeros((2, 4))))
+
+    def loss_without_weights(key):
+        agent = az.init(key, timestep([0] * 4, [False] * 4))
+        params = jax.tree.map(jnp.zeros_like, agent.shared.params)
+        found = Found(None, jnp.broadcast_to(jnp.asarray([0.25, 0.75]), (2, 4, 2)), nothing)
+        step = Step(Observation(jnp.zeros((2, 4, 1))), nothing, nothing + 3.0, no, no, None, found)
+        return az.loss(params, (), SequenceBatch(step, no, (), jnp.full((1, 4), 0.5), None), key)
+
+    loss, (metrics, errors) = run(loss_without_weights, jax.random.key(0))
     assert float(metrics["policy_loss"]) == pytest.approx(0.5 * np.log(2.0))
     assert float(metrics["value_loss"]) == pytest.approx(0.5 * value_loss)
     assert float(loss) == pytest.approx(0.5 * np.log(2.0) + 0.25 * value_loss)

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -37,11 +38,11 @@ def batch_of(terminated, truncated, values=(10.0, 20.0, 30.0, 40.0, 50.0)):
     """Return one sequence with the rewards 1, 2, 4, 8, 16; `values` are those of the successors."""
     rewards = [1.0, 2.0, 4.0, 8.0, 16.0]
     length = len(rewards)
-    flags = (jnp.asarray([[step in ends] for step in range(length)]) for ends in (terminated, truncated))
-    found = Found(None, jnp.full((length, 1, 2), 0.5), jnp.asarray(values)[:, None])
-    view = Observation(jnp.zeros((length, 1, 4)))
-    steps = Step(view, jnp.zeros((length, 1), jnp.int32), jnp.asarray(rewards)[:, None], *flags, None, found)
-    return SequenceBatch(steps, jnp.zeros((length, 1), bool), (), jnp.ones((1, 1)), None)
+    flags = (np.array([[step in ends] for step in range(length)]) for ends in (terminated, truncated))
+    found = Found(None, np.full((length, 1, 2), 0.5), np.array(values)[:, None])
+    view = Observation(np.zeros((length, 1, 4)))
+    steps = Step(view, np.zeros((length, 1), np.int32), np.array(rewards)[:, None], *flags, None, found)
+    return jax.device_put(SequenceBatch(steps, np.zeros((length, 1), bool), (), np.ones((1, 1)), None))
 
 
 # With three unrolled steps, two rewards per target and gamma = 1/2, G_k = r_k + r_{k+1} / 2 + v_{k+1} / 4.
@@ -63,7 +64,7 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_targets_end_with_the_episode(muzero, name):
     terminated, truncated, value, has_value, reward, has_reward, has_policy = TARGETS[name]
-    targets = run(muzero.targets, batch_of(terminated, truncated))
+    targets = jax.device_get(run(muzero.targets, batch_of(terminated, truncated)))
     np.testing.assert_array_equal(targets.has_value[:, 0], np.asarray(has_value, bool))
     np.testing.assert_array_equal(targets.has_reward[:, 0], np.asarray(has_reward, bool))
     np.testing.assert_array_equal(targets.has_policy[:, 0], np.asarray(has_policy, bool))
@@ -75,9 +76,9 @@ def test_targets_end_with_the_episode(muzero, name):
 def test_values_change_sign_where_players_take_turns(muzero):
     """G_0 = 1 - 2 / 2 + 20 / 4, and the successor of a truncated step is the other player's: 2 - 20 / 2 = -8."""
     turns = dataclasses.replace(muzero, discount=-muzero.discount)
-    assert float(run(turns.targets, batch_of((), ())).value[0, 0]) == pytest.approx(5.0)
-    targets = run(turns.targets, batch_of((), (1,)))
-    assert targets.value[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
+    first, cut = (np.asarray(run(turns.targets, batch_of((), ends)).value) for ends in ((), (1,)))
+    assert first[0, 0] == pytest.approx(5.0)
+    assert cut[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
 
 
 @pytest.mark.slow
@@ -128,7 +129,7 @@ def test_unrolled_losses_have_the_weight_of_one_step_together(muzero):
     assert float(metrics["reward_loss"]) == pytest.approx(1.0)
     assert float(metrics["policy_loss"]) == pytest.approx(2.0 * np.log(2.0))
     assert errors.tolist() == [[pytest.approx(6.0)]]
-    halved = batch_of((), ())._replace(weight=jnp.full((1, 1), 0.5))
+    halved = batch_of((), ())._replace(weight=jnp.asarray([[0.5]]))
     _, (metrics, _) = known_loss(muzero, 1.0, halved)
     assert [float(metrics[name]) for name in ("value_loss", "reward_loss")] == pytest.approx([2.0, 0.5])
     assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0))
@@ -163,10 +164,13 @@ def test_the_gradient_is_halved_at_each_step_of_the_dynamics(muzero):
 
 
 def test_unrolled_states_start_at_the_representation(muzero):
-    observation = Observation(10.0 * jax.random.normal(jax.random.key(0), (16, 4)))
-    params = run(muzero.model.init, jax.random.key(1), observation)
-    first = run(muzero.model.represent, params, observation)
-    latent = np.asarray(run(muzero.unroll, params, observation, jnp.zeros((3, 16), jnp.int32)))
+    def unrolled(key):
+        observation = Observation(10.0 * jax.random.normal(key, (16, 4)))
+        params = muzero.model.init(key, observation)
+        latent = muzero.unroll(params, observation, jnp.zeros((3, 16), jnp.int32))
+        return muzero.model.represent(params, observation), latent
+
+    first, latent = jax.device_get(run(unrolled, jax.random.key(0)))
     assert latent.shape == (4, 16, 8)
     np.testing.assert_allclose(latent[0], first)
     np.testing.assert_allclose(latent.min(-1), 0.0)
@@ -185,9 +189,9 @@ class Searched(MuZero):
 
 def two_sequences():
     """Return a batch of two equal sequences, truncated in step 2, whose views are a tenth of the step."""
-    batch = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), batch_of((), (2,)))
-    views = 0.1 * jnp.arange(5.0)[:, None, None] * jnp.ones((5, 2, 4))
-    return batch._replace(steps=batch.steps._replace(observation=Observation(views)))
+    batch = jax.tree.map(lambda x: np.concatenate([x, x], axis=1), batch_of((), (2,)))
+    views = 0.1 * np.arange(5.0)[:, None, None] * np.ones((5, 2, 4))
+    return jax.device_put(batch._replace(steps=batch.steps._replace(observation=Observation(views))))
 
 
 def searched_again(muzero, **replay):
@@ -221,6 +225,7 @@ def test_targets_read_only_steps_that_are_searched_again(muzero, num_unrolled, n
     """Targets are the same whatever was stored: they read the values and policies of the new search alone."""
     searched, batch = searched_again(muzero, unroll_steps=num_unrolled, n_step=n_step), batch_of((), ())
 
+    @jax.jit
     def targets(stored):
         extras = jax.tree.map(lambda x: jnp.full_like(x, stored), batch.steps.extras)
         old = batch._replace(steps=batch.steps._replace(extras=extras))
@@ -233,10 +238,9 @@ def test_targets_read_only_steps_that_are_searched_again(muzero, num_unrolled, n
 def test_sequences_drawn_by_priority_are_reanalysed_wherever_they_stand(muzero):
     """A batch that is drawn by priority has the order of the buffer: which sequences are searched again is random."""
     batch, searched = two_sequences(), searched_again(muzero, prioritised=True)
-    chosen = set()
+    chosen, reanalyse = set(), jax.jit(functools.partial(searched.reanalyse, SearchShared((), (), (), ()), batch))
     for seed in range(16):
-        found = searched.reanalyse(SearchShared((), (), (), ()), batch, jax.random.key(seed)).steps.extras
-        new = np.asarray(found.value[0]) == 100.0
+        new = np.asarray(reanalyse(jax.random.key(seed)).steps.extras.value)[0] == 100.0
         assert new.sum() == 1
         chosen.add(int(new.argmax()))
     assert chosen == {0, 1}
