@@ -15,6 +15,7 @@ from stoix_like.systems.parts.normalizer import (
     make_reward_normalizer,
 )
 from stoix_like.utils.replay import Data
+from support.compiled import run
 from support.platforms import take_accelerator_forms
 
 GAMMA = 0.5
@@ -35,12 +36,17 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(on_accele
     normalizer = make_reward_normalizer(True, GAMMA, Axes())
     # Environment 0 starts a new episode in step 2, environment 1 in step 1:
     #   g of environment 0: 1, 0.5 * 1 + 2 = 2.5, 4;  of environment 1: 3, 1, 0.5 * 1 - 2 = -1.5
-    batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
-    reward, statistics, returns = normalizer.apply(normalizer.init(), normalizer.init_returns(2), batch)
-    first = [1.0, 3.0, 2.5, 1.0, 4.0, -1.5]
-    np.testing.assert_allclose(reward, batch.reward / np.std(first), rtol=1e-5)
     # The next rollout continues episode 0, 0.5 * 4 + 1 = 3, and starts a new one in environment 1.
-    reward, _, returns = normalizer.apply(statistics, returns, steps([[1, 7]], [[0, 1]]))
+    batch, then = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]]), steps([[1, 7]], [[0, 1]])
+
+    @jax.jit
+    def rollouts(batch, then):
+        reward, *state = normalizer.apply(normalizer.init(), normalizer.init_returns(2), batch)
+        return reward, normalizer.apply(*state, then)
+
+    earlier, (reward, _, returns) = rollouts(batch, then)
+    first = [1.0, 3.0, 2.5, 1.0, 4.0, -1.5]
+    np.testing.assert_allclose(earlier, np.asarray(batch.reward) / np.std(first), rtol=1e-5)
     np.testing.assert_allclose(reward, np.array([[1, 7]]) / np.std([*first, 3.0, 7.0]), rtol=1e-5)
     np.testing.assert_allclose(returns, [3.0, 7.0])
 
@@ -49,19 +55,29 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(on_accele
 def test_what_is_constant_in_data_may_vary_in_evaluations(min_std, expected):
     """A distance of 0.001 from a constant entry is one deviation of at least 0.001, or ten, the limit."""
     normalizer = make_normalizer(True, Axes(), min_std=min_std)
-    view = jnp.full((8, 4, 1), 0.5)
-    statistics = normalizer.update(normalizer.init(Observation(view[0])), Observation(view))
-    found = normalizer.apply(statistics, Observation(view[0] + 0.001)).agent_view
-    np.testing.assert_allclose(found, jnp.full((4, 1), expected), rtol=1e-3)
+
+    @jax.jit
+    def apart(view):
+        statistics = normalizer.update(normalizer.init(Observation(view[0])), Observation(view))
+        return normalizer.apply(statistics, Observation(view[0] + 0.001)).agent_view
+
+    np.testing.assert_allclose(apart(np.full((8, 4, 1), 0.5, np.float32)), np.full((4, 1), expected), rtol=1e-3)
 
 
-def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return():
+@pytest.mark.parametrize(
+    ("max_return", "expected"), [(100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)]
+)
+def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return(max_return, expected):
     """The returns of the test above, of rewards halved in the buffer; the largest magnitude of the halves is 2."""
-    batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
-    for max_return, expected in ((100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)):
-        scaler = make_return_scaler(scaling(True, max_return), GAMMA, 0.5, Axes())
+    scaler = make_return_scaler(scaling(True, max_return), GAMMA, 0.5, Axes())
+
+    def scaled(batch, rewards):
         statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
-        np.testing.assert_allclose(scaler.apply(statistics, jnp.asarray([3.0])), [3.0 / expected], rtol=1e-5)
+        return scaler.apply(statistics, rewards), returns
+
+    batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
+    found, returns = run(scaled, batch, jnp.asarray([3.0]))
+    np.testing.assert_allclose(found, [3.0 / expected], rtol=1e-5)
     np.testing.assert_allclose(returns, [2.0, -0.75])
 
 
@@ -79,37 +95,44 @@ def test_statistics_start_from_those_of_recorded_data():
     )
     returns = [2.0, 3.0 + 2.0 * GAMMA, 3.0]
     scaler = make_return_scaler(scaling(True, 100.0), GAMMA, 1.0, Axes(), data)
-    nothing = steps(np.zeros((2, 4)), np.zeros((2, 4)))
-    one = jnp.asarray([1.0])
-    np.testing.assert_allclose(scaler.apply(scaler.init(), one), [1.0 / np.std(returns)], rtol=1e-5)
-    statistics, _ = scaler.update(scaler.init(), scaler.init_returns(4), nothing)
-    np.testing.assert_allclose(scaler.apply(statistics, one), [1.0 / np.std([*returns, *np.zeros(8)])], rtol=1e-5)
+    normalizer = make_normalizer(True, Axes(), data=data)
+
+    def before_and_after(one, nothing, shown):
+        statistics, _ = scaler.update(scaler.init(), scaler.init_returns(4), nothing)
+        first = normalizer.init(Observation(shown[0]))
+        seen = first, normalizer.update(first, Observation(shown))
+        return scaler.apply(scaler.init(), one), scaler.apply(statistics, one), seen
+
+    nothing, shown = steps(np.zeros((2, 4)), np.zeros((2, 4))), jnp.asarray(np.full((2, 4, 1), 5.0))
+    before, after, seen = jax.device_get(run(before_and_after, jnp.asarray([1.0]), nothing, shown))
+    np.testing.assert_allclose(before, [1.0 / np.std(returns)], rtol=1e-5)
+    np.testing.assert_allclose(after, [1.0 / np.std([*returns, *np.zeros(8)])], rtol=1e-5)
     # The rows 2 and 4 are no steps.
-    normalizer, shown = make_normalizer(True, Axes(), data=data), jnp.full((2, 4, 1), 5.0)
-    first = normalizer.init(Observation(shown[0]))
-    for found, views in ((first, [0, 1, 3]), (normalizer.update(first, Observation(shown)), [0, 1, 3, *[5] * 8])):
+    for found, views in zip(seen, ([0, 1, 3], [0, 1, 3, *[5] * 8]), strict=True):
         np.testing.assert_allclose((found.mean[0], found.std[0]), (np.mean(views), np.std(views)), rtol=1e-5)
 
 
 def test_shards_share_the_statistics():
-    rewards = jax.random.normal(jax.random.key(0), (5, 4))
-    none = np.zeros((5, 4))
-    whole = make_reward_normalizer(True, GAMMA, Axes())
-    expected, _, _ = whole.apply(whole.init(), whole.init_returns(4), steps(rewards, none))
-    halves = make_reward_normalizer(True, GAMMA, Axes(("shard",)))
+    def normalised(reward, *axis_names):
+        normalizer, num_envs = make_reward_normalizer(True, GAMMA, Axes(axis_names)), reward.shape[1]
+        state = normalizer.init(), normalizer.init_returns(num_envs)
+        return normalizer.apply(*state, steps(reward, np.zeros(reward.shape)))[0]
 
-    def one(reward):
-        return halves.apply(halves.init(), halves.init_returns(2), steps(reward, none[:, :2]))[0]
+    def of_halves(rewards):
+        return jax.vmap(lambda reward: normalised(reward, "shard"), axis_name="shard", in_axes=1, out_axes=1)(
+            rewards.reshape(5, 2, 2)
+        ).reshape(5, 4)
 
-    found = jax.vmap(one, axis_name="shard", in_axes=1, out_axes=1)(rewards.reshape(5, 2, 2))
-    np.testing.assert_allclose(found.reshape(5, 4), expected, rtol=1e-5)
+    rewards = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)), jnp.float32)
+    np.testing.assert_allclose(run(of_halves, rewards), run(normalised, rewards), rtol=1e-5)
 
 
 def test_normalized_rewards_are_clipped():
     normalizer = make_reward_normalizer(True, GAMMA, Axes(), max_abs_value=2.0)
     batch = steps([[0.0], [0.0], [0.0], [0.0], [0.0], [0.0], [100.0]], np.zeros((7, 1)))
     # Of seven returns, one is 100: the deviation is 100 sqrt(6) / 7 = 35, and 100 / 35 = 2.86.
-    assert normalizer.apply(normalizer.init(), normalizer.init_returns(1), batch)[0].tolist()[-1] == [2.0]
+    found = run(lambda batch: normalizer.apply(normalizer.init(), normalizer.init_returns(1), batch), batch)
+    assert found[0].tolist()[-1] == [2.0]
 
 
 @pytest.mark.slow
