@@ -27,11 +27,15 @@ def bonus_of(kind, *overrides):
     """Return the intrinsic reward of PPO on deep-sea, and its state with another running mean."""
     setup = setup_of(*SMALL, *CHAIN, f"system.intrinsic={kind}", *overrides)
     bonus = make_algorithm(setup).intrinsic.add.__self__
-    first = draw(jax.random.key(0))
-    state = bonus.init(jax.random.key(1), first._replace(observation=jax.tree.map(lambda x: x[0], first.observation)))
-    return bonus, state
+
+    def init(key):
+        first = draw(jax.random.key(0))
+        return bonus.init(key, first._replace(observation=jax.tree.map(lambda x: x[0], first.observation)))
+
+    return bonus, run(init, jax.random.key(1))
 
 
+@jax.jit
 def draw(key):
     """Return a rollout whose environments end an episode after their third step, the first one by termination."""
     keys = jax.random.split(key, 3)
@@ -48,17 +52,18 @@ def draw(key):
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_values_of_rnd_go_on_with_the_next_episode_and_others_do_not(goes_on):
     gamma, gae_lambda = 0.9, 0.95
-    rewards = jnp.arange(1.0, 1.0 + STEPS * ENVS).reshape(STEPS, ENVS) / 10.0
+    rewards = np.arange(1.0, 1.0 + STEPS * ENVS, dtype=np.float32).reshape(STEPS, ENVS) / 10.0
     bonus, state = bonus_of("rnd", f"system.intrinsic_gamma={gamma}")
     drawn = draw(jax.random.key(3))
-    steps = drawn._replace(reward=rewards)
-    advantage, target = jax.device_get(
-        run(bonus.estimate, state.params["value"], bonus.as_task(steps) if goes_on else steps)
-    )
-    value, successor = (
-        np.asarray(run(bonus.value.apply, state.params["value"], x), np.float64)
-        for x in (drawn.observation, drawn.next_observation)
-    )
+
+    @jax.jit
+    def estimate(params, steps):
+        values = (bonus.value.apply(params, x) for x in (steps.observation, steps.next_observation))
+        return bonus.estimate(params, bonus.as_task(steps) if goes_on else steps), tuple(values)
+
+    found = jax.device_get(estimate(state.params["value"], drawn._replace(reward=jnp.asarray(rewards))))
+    (advantage, target), (value, successor) = jax.tree.map(np.float64, found)
+    drawn = jax.device_get(drawn)
     for env in range(ENVS):
         total = 0.0
         for t in reversed(range(STEPS)):

@@ -1,7 +1,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,6 +8,7 @@ from stoix_like.base_types import Axes, Observation, RolloutState
 from stoix_like.systems.spo.smc import SearchedStep
 from stoix_like.utils.replay import SequenceBatch, Step
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.off_policy_runs import timestep
 from support.set_ups import setup_of
 
@@ -33,22 +33,21 @@ def test_losses_are_those_of_the_weights_and_of_lambda_returns():
     0.5.
     """
     spo, _ = prepare("system.gamma=0.5", "system.gae_lambda=1", "system.epsilon=0.5")
-    shared = spo.init(jax.random.key(0), timestep([0] * 4, [False] * 4)).shared
-    zero = jax.tree.map(jnp.zeros_like, shared.params.networks)
+    shared = run(spo.init, jax.random.key(0), timestep([0] * 4, [False] * 4)).shared
+    zero = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shared.params.networks)
     # Values of 1 for the targets.
     layers = zero.target.critic_params["params"]
     dense = layers["critic_head"]["Dense_0"]
     head = {"critic_head": {"Dense_0": dense | {"bias": dense["bias"] + 1.0}}}
     zero = zero._replace(target=zero.target._replace(critic_params={"params": layers | head}))
     shared = shared._replace(params=shared.params._replace(networks=zero))
-    nothing, no = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
-    found = SearchedStep(jnp.asarray([[[0, 1, 1]]] * 2), jnp.full((2, 1, 3), 1.0 / 3.0), jnp.zeros((2, 1, 3)))
-    view = Observation(jnp.zeros((2, 1, 1)))
+    nothing, no = np.zeros((2, 1), np.float32), np.zeros((2, 1), bool)
+    found = SearchedStep(np.array([[[0, 1, 1]]] * 2), np.full((2, 1, 3), 1.0 / 3.0), np.zeros((2, 1, 3)))
+    view = Observation(np.zeros((2, 1, 1)))
     compute = jax.jit(spo.loss)
     for truncated, squares in ((False, 3.25**2 + 4.5**2), (True, 1.5**2 + 4.5**2)):
-        ends = no.at[0].set(truncated)
-        steps = Step(view, nothing, jnp.asarray([[1.0], [4.0]]), no, ends, view, found)
-        batch = SequenceBatch(steps, no, (), jnp.ones((1, 1)), None)
+        steps = Step(view, nothing, np.array([[1.0], [4.0]]), no, np.array([[truncated], [False]]), view, found)
+        batch = SequenceBatch(steps, no, (), np.ones((1, 1)), None)
         loss, metrics = compute((zero.online, shared.params.duals), shared, batch, jax.random.key(1))
         assert float(metrics["value_loss"]) == pytest.approx(0.25 * squares)
         # The penalty is zero, and the multiplier costs its bound.
@@ -63,15 +62,20 @@ def test_searches_normalise_observations():
         spo, searcher=lambda networks, temperature, key, state, observation, *_: networks(observation)
     )
     state = RolloutState(None, timestep([1] * 4, [False] * 4), ())
-    shared = spo.init(jax.random.key(0), state.timestep).shared
-    views = Observation(
-        3.0 + 5.0 * jax.random.normal(jax.random.key(1), (8, *state.timestep.observation.agent_view.shape))
-    )
-    shared = shared._replace(statistics=spo.normalizer.update(shared.statistics, views))
-    _, value = spo.search(shared, state, jax.random.key(2), 4)
-    observation = spo.normalizer.apply(shared.statistics, state.timestep.observation)
-    np.testing.assert_allclose(value, spo.networks.value(shared.params.networks.online, observation), rtol=1e-5)
-    assert abs(observation.agent_view - state.timestep.observation.agent_view).min() > 0.1
+    seen = state.timestep.observation
+
+    @jax.jit
+    def search(key):
+        shared = spo.init(key, state.timestep).shared
+        views = Observation(3.0 + 5.0 * jax.random.normal(key, (8, *seen.agent_view.shape)))
+        shared = shared._replace(statistics=spo.normalizer.update(shared.statistics, views))
+        observation = spo.normalizer.apply(shared.statistics, seen)
+        value = spo.networks.value(shared.params.networks.online, observation)
+        return spo.search(shared, state, key, 4)[1], value, observation.agent_view
+
+    found, value, view = search(jax.random.key(0))
+    np.testing.assert_allclose(found, value, rtol=1e-5)
+    assert np.abs(np.asarray(view) - np.asarray(seen.agent_view)).min() > 0.1
 
 
 def test_evaluations_without_particles_act_by_the_policy():
@@ -79,7 +83,13 @@ def test_evaluations_without_particles_act_by_the_policy():
     system = setup.build_system()
     assert system.search is None
     state = RolloutState(None, timestep([0] * 4, [False] * 4), ())
-    shared = spo.init(jax.random.key(0), state.timestep).shared
-    _, action, extras = system.eval_act(shared, state, jax.random.key(1))
-    np.testing.assert_array_equal(action, system.inspect(shared, state.timestep.observation).policy.mode())
+
+    @jax.jit
+    def act(key):
+        shared = spo.init(key, state.timestep).shared
+        policy = system.inspect(shared, state.timestep.observation).policy
+        return *system.eval_act(shared, state, key)[1:], policy.mode()
+
+    action, extras, expected = act(jax.random.key(0))
+    np.testing.assert_array_equal(action, expected)
     assert extras == ()
