@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.loggers import MultiLogger
@@ -49,10 +50,10 @@ def trained(system, *overrides):
 
 def timestep(lengths, finished):
     """Return time steps `[N]` of episodes with the given lengths, finished or not."""
-    flags = jnp.asarray(finished)
-    nothing = jnp.zeros(flags.shape)
-    view = Observation(nothing[:, None])
-    return TimeStep(view, nothing, flags, ~flags & False, view, EpisodeMetrics(nothing, jnp.asarray(lengths), flags))
+    flags, lengths = np.array(finished, bool), np.array(lengths)
+    nothing = np.zeros(flags.shape)
+    view, metrics = Observation(nothing[:, None]), EpisodeMetrics(nothing, lengths, flags)
+    return jax.device_put(TimeStep(view, nothing, flags, np.zeros_like(flags), view, metrics))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -144,14 +144,16 @@ CARTPOLE = ["ppo/ff_ppo", "ppo/ff_dpo", "ppo/ff_ppo_penalty", "vpg/ff_a2c", "vpg
 @pytest.mark.parametrize(
     ("system", "env", "network"),
     [
-        *((system, "cartpole", "mlp") for system in [*CARTPOLE, "mpo/ff_vmpo"]),
-        *((system, "cartpole", "rnn") for system in ("ppo/rec_ppo", "impala/rec_impala")),
-        *(("ppo/ff_ppo", env, network) for env, network in (("pendulum", "mlp_continuous"), ("breakout", "cnn"))),
+        *((system, "gymnax/cartpole", "mlp") for system in [*CARTPOLE, "mpo/ff_vmpo"]),
+        *((system, "gymnax/cartpole", "rnn") for system in ("ppo/rec_ppo", "impala/rec_impala")),
+        ("ppo/ff_ppo", "gymnax/pendulum", "mlp_continuous"),
+        ("ppo/ff_ppo", "gymnax/breakout", "cnn"),
+        ("ppo/ff_ppo", "navix/empty_5x5", "grid"),
     ],
 )
 def test_every_on_policy_system_takes_them(system, env, network):
     budget = ["arch.total_timesteps=512", "system.rollout_length=16", "system.intrinsic=rnd"]
-    loop = trained(*SMALL, f"system={system}", f"env=gymnax/{env}", f"network={network}", *budget)
+    loop = trained(*SMALL, f"system={system}", f"env={env}", f"network={network}", *budget)
     assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
     assert all(
         np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(loop.state.shared.parts["intrinsic"].params))
