@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.utils.replay import SequenceBatch, Step
@@ -42,11 +43,11 @@ def algorithm(system, *overrides):
 
 def column(values, dtype=jnp.float32):
     """Return `[T, 1]`, one environment or sequence."""
-    return jnp.asarray(values, dtype)[:, None]
+    return jax.device_put(np.asarray(values, dtype)[:, None])
 
 
 def observed(values):
-    return Observation(column(values)[..., None])
+    return Observation(jax.device_put(np.asarray(values, np.float32)[:, None, None]))
 
 
 # Five steps; the second one after the burn-in is truncated, and its true successor is 7. The last one's is 4.

@@ -11,6 +11,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems.parts.conservatism import Conservatism, SampledConservatism, conservative, make_sampled_penalty
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.off_policy_runs import timestep
 from support.set_ups import setup_of
 
@@ -31,10 +32,19 @@ class Policy:
 
 def test_the_penalty_of_discrete_actions_is_a_soft_maximum():
     """2 (log(e^1 + e^2) - 1) and 2 (log(e^0 + e^3) - 3), each added to its own loss, which may have a weight."""
-    losses, q = jnp.asarray([5.0, 7.0]), jnp.asarray([[1.0, 2.0], [0.0, 3.0]])
-    found, _ = conservative(Conservatism(cql_coef=2.0), losses, q, jnp.asarray([0, 1]))
+    losses, q, actions = jax.device_put((np.array([5.0, 7.0]), np.array([[1.0, 2.0], [0.0, 3.0]]), np.array([0, 1])))
+    found, _ = run(conservative, Conservatism(cql_coef=2.0), losses, q, actions)
     first, second = 2 * (np.log(np.exp(1) + np.exp(2)) - 1), 2 * (np.log(1 + np.exp(3)) - 3)
     np.testing.assert_allclose(found, [5 + first, 7 + second], rtol=1e-6)
+
+
+def losses_and_values(algorithm, key):
+    """Return the losses and values of the actions 0 and 1 in one state, before training."""
+    observation, zeros = Observation(jnp.ones((2, 4))), jnp.zeros(2)
+    batch = Batch(observation, jnp.asarray([0, 1]), zeros, zeros, observation, zeros + 1.0, None, None)
+    step = timestep([0, 0], [False, False])._replace(observation=observation)
+    params = algorithm.init(key, step).shared.params
+    return algorithm.losses(params, batch, key)[0], algorithm.q(params.online, observation, key)[0]
 
 
 @pytest.mark.parametrize("system", ["ff_dqn", "ff_ddqn"])
@@ -43,15 +53,9 @@ def test_the_weight_of_the_penalty_has_its_effect_on_discrete_actions(system):
     losses, q = [], None
     for coef in ("null", "1", "2"):
         overrides = [f"system=q_learning/{system}", "env=gymnax/cartpole", f"system.cql_coef={coef}"]
-        algorithm = make_algorithm(setup_of(*overrides))
-        observation = Observation(jnp.ones((2, 4)))
-        zeros = jnp.zeros(2)
-        batch = Batch(observation, jnp.asarray([0, 1]), zeros, zeros, observation, zeros + 1.0, None, None)
-        step = timestep([0, 0], [False, False])._replace(observation=observation)
-        params = algorithm.init(jax.random.key(0), step).shared.params
-        losses.append(algorithm.losses(params, batch, jax.random.key(1))[0])
-        q = algorithm.q(params.online, observation, jax.random.key(2))[0]
-    penalty = jax.nn.logsumexp(q, axis=-1) - q[jnp.arange(2), jnp.asarray([0, 1])]
+        found, q = jax.device_get(run(losses_and_values, make_algorithm(setup_of(*overrides)), jax.random.key(0)))
+        losses.append(found)
+    penalty = np.log(np.exp(q).sum(-1)) - np.diag(q)
     np.testing.assert_allclose(losses[1] - losses[0], penalty, rtol=1e-4)
     np.testing.assert_allclose(losses[2] - losses[0], 2.0 * penalty, rtol=1e-4)
 
@@ -73,7 +77,7 @@ def test_the_penalty_of_continuous_actions_weighs_samples_by_their_densities():
         pi=lambda params, observation: Policy(action, log_prob),
     )
     batch = SimpleNamespace(observation=None, next_observation=None)
-    found = penalty(sac, jnp.asarray(3.0), None, None, batch, jnp.asarray(q_tm1), key)
+    found = run(penalty, sac, jnp.asarray(3.0), None, None, batch, jnp.asarray(q_tm1), key)
     uniform_key = jax.random.split(jax.random.fold_in(key, 3))[0]
     uniform = -2 + 4 * np.asarray(jax.random.uniform(uniform_key, (NUMBER, BATCH, 1)))
     total = 0.0
