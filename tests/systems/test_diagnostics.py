@@ -16,6 +16,7 @@ from stoix_like.networks.torso import MLPTorso
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.systems import diagnostics
 from stoix_like.utils.training import clip_by_global_norm
+from support.compiled import run
 from support.programs import equations
 from support.set_ups import setup_of
 
@@ -30,10 +31,10 @@ class Shared(NamedTuple):
 
 def test_ranks_of_singular_values():
     """Equal values have all dimensions; 98 and 2 need both for 99 % of their sum, 995 and 5 only one."""
-    np.testing.assert_allclose(diagnostics.effective_rank(jnp.ones(4)), 4.0, rtol=1e-5)
+    np.testing.assert_allclose(run(diagnostics.effective_rank, jnp.ones(4)), 4.0, rtol=1e-5)
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
-    np.testing.assert_allclose(diagnostics.effective_rank(jnp.asarray([1.0, 3.0])), np.exp(entropy), rtol=1e-5)
-    assert [diagnostics.srank(jnp.asarray(v)) for v in ([98.0, 2.0], [995.0, 5.0])] == [2.0, 1.0]
+    np.testing.assert_allclose(run(diagnostics.effective_rank, jnp.asarray([1.0, 3.0])), np.exp(entropy), rtol=1e-5)
+    assert [run(diagnostics.srank, jnp.asarray(v)) for v in ([98.0, 2.0], [995.0, 5.0])] == [2.0, 1.0]
 
 
 def test_the_norm_of_clipped_gradients():
@@ -56,20 +57,20 @@ def test_the_norm_of_clipped_gradients():
 def test_singular_values(transposed):
     features = jnp.asarray([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
     np.testing.assert_allclose(
-        diagnostics.singular_values(features.T if transposed else features), [4.0, 3.0], rtol=1e-5
+        run(diagnostics.singular_values, features.T if transposed else features), [4.0, 3.0], rtol=1e-5
     )
 
 
 def test_features_of_one_direction_have_rank_one():
     """Rounding of 256 singular values that are zero does not count."""
-    values = diagnostics.singular_values(jnp.linspace(-1.0, 2.0, 256)[:, None] * jnp.linspace(0.1, 1.0, 512)[None])
-    assert diagnostics.srank(values) == 1.0
-    np.testing.assert_allclose(diagnostics.effective_rank(values), 1.0, atol=1e-2)
+    values = run(diagnostics.singular_values, jnp.linspace(-1.0, 2.0, 256)[:, None] * jnp.linspace(0.1, 1.0, 512)[None])
+    assert run(diagnostics.srank, values) == 1.0
+    np.testing.assert_allclose(run(diagnostics.effective_rank, values), 1.0, atol=1e-2)
 
 
 def test_scores_of_units():
     """Mean magnitudes 1, 3 and 0 have the mean 4 / 3."""
-    scores = diagnostics.dormant_scores(jnp.asarray([[1.0, -2.0, 0.0], [-1.0, 4.0, 0.0]]), Axes())
+    scores = run(diagnostics.dormant_scores, jnp.asarray([[1.0, -2.0, 0.0], [-1.0, 4.0, 0.0]]), Axes())
     np.testing.assert_allclose(scores, [0.75, 2.25, 0.0], rtol=1e-6)
 
 

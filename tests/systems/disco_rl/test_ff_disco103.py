@@ -13,6 +13,7 @@ from stoix_like.systems.disco_rl.anakin.ff_disco103 import DiscoShared, divergen
 from stoix_like.systems.disco_rl.meta_network import RuleTargets
 from stoix_like.utils.replay import SequenceBatch
 from support import disco
+from support.compiled import run
 from support.disco import EXPECTED
 
 
@@ -50,7 +51,7 @@ def test_divergence_of_masked_policies_is_finite(mask):
         p, q = jnp.where(mask, p, low), jnp.where(mask, q, low)
     probabilities = np.exp(np.asarray([1.0, 3.0] if mask is not None else [1.0, 2.0, 3.0]))
     first, second = (each / each.sum() for each in (probabilities, probabilities**2))
-    value, gradient = jax.value_and_grad(lambda q: divergence(p, q)[0])(q)
+    value, gradient = run(jax.value_and_grad(lambda q: divergence(p, q)[0]), q)
     np.testing.assert_allclose(value, np.sum(first * np.log(first / second)), rtol=1e-5)
     assert np.isfinite(gradient).all()
 

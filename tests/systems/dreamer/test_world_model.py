@@ -13,6 +13,7 @@ from stoix_like.systems.dreamer.world_model import make_world_model, no_action
 from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.replay import Stream
+from support.compiled import run
 from support.set_ups import setup_of
 from support.tiny_dreamer import TINY
 
@@ -50,7 +51,7 @@ def test_latents_come_back_from_the_replay_buffer(tiny):
 # and the target 2 has (0, 1): -(ln 1/4 + ln 3/4) / 2 - 3 ln 3/4.
 def test_losses_of_several_targets_are_added_with_their_weights():
     distribution = DiscreteValuedTfpDistribution(jnp.array([0.0, 2.0]), jnp.array([[0.0, math.log(3.0)]]))
-    loss = two_hot_loss(distribution, jnp.ones(1), jnp.full(1, 2.0), weights=(1.0, 3.0))
+    loss = run(two_hot_loss, distribution, jnp.ones(1), jnp.full(1, 2.0), weights=(1.0, 3.0))
     np.testing.assert_allclose(loss, -(math.log(0.25) + math.log(0.75)) / 2 - 3 * math.log(0.75), rtol=1e-6)
 
 
@@ -68,7 +69,7 @@ def test_losses_of_several_targets_are_added_with_their_weights():
 def test_no_action_is_a_vector_of_zeros(space):
     action, like = no_action(space), jax.eval_shape(space.sample, jax.random.key(0))
     assert (action.shape, action.dtype) == (like.shape, like.dtype)
-    assert not action_vector(space, action).any()
+    assert not run(action_vector, space, action).any()
 
 
 def test_imagined_returns_and_weights_follow_the_probability_to_continue():
@@ -79,7 +80,7 @@ def test_imagined_returns_and_weights_follow_the_probability_to_continue():
     """
     reward, continues, value = ([[[x] * 2] for x in column] for column in ([1.0, 3.0], [1.0, 0.5], [1.0, 2.0, 4.0]))
     reward, continues, value = (jnp.array(column)[:, 0] for column in (reward, continues, value))
-    returns, weight = imagined_returns(reward, continues, value, jnp.array([False, True]), 0.5, 0.5)
+    returns, weight = run(imagined_returns, reward, continues, value, jnp.array([False, True]), 0.5, 0.5)
     np.testing.assert_allclose(returns, [[2.5, 2.5], [4.0, 4.0]])
     np.testing.assert_allclose(weight, [[1.0, 0.0], [0.5, 0.0]])
 
@@ -95,6 +96,6 @@ def test_replayed_returns_bootstrap_where_an_episode_is_truncated(terminated, ex
     is_first, is_last, reward, value = (jnp.array(column)[:, None] for column in columns)
     is_last = is_last.astype(bool)
     entries = Stream(Observation(None), None, reward, is_first.astype(bool), is_last, is_last & terminated)
-    returns, counts = replayed_returns(entries, value, 0.5, 1.0)
+    returns, counts = run(replayed_returns, entries, value, 0.5, 1.0)
     np.testing.assert_array_equal(counts[:, 0], [True, True, False, True])
     np.testing.assert_allclose(returns[counts], expected)

@@ -9,6 +9,7 @@ import pytest
 
 from stoix_like.networks.distributions import Categorical, Independent
 from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, make_dual_optimiser, positive
+from support.compiled import run
 from support.off_policy_runs import algorithm
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
@@ -21,11 +22,11 @@ def normal(loc, scale):
 def test_initial_duals_are_the_configured_ones():
     overrides = ("system.init_temperature=0.01", "system.init_alpha_stddev=1000")
     config = algorithm("mpo/ff_mpo", *SMALL, *overrides).config.duals
-    duals = init_duals(config, normal([[0.0, 0.0]], [[1.0, 1.0]]))
+    duals = run(init_duals, config, normal([[0.0, 0.0]], [[1.0, 1.0]]))
     assert float(positive(duals.temperature)) == pytest.approx(0.01, rel=1e-5)
     np.testing.assert_allclose(positive(duals.alphas["mean"]), [config.init_alpha_mean] * 2, rtol=1e-5)
     np.testing.assert_allclose(positive(duals.alphas["stddev"]), [1000.0] * 2, rtol=1e-5)
-    assert init_duals(config, Categorical(logits=jnp.zeros((1, 3)))).alphas["policy"].shape == (1,)
+    assert run(init_duals, config, Categorical(logits=jnp.zeros((1, 3)))).alphas["policy"].shape == (1,)
 
 
 def test_learned_values_end_where_their_gradients_vanish():
@@ -33,7 +34,7 @@ def test_learned_values_end_where_their_gradients_vanish():
     optim = make_dual_optimiser(dataclasses.replace(algorithm("mpo/ff_mpo", *SMALL).config.duals, dual_lr=1.0))
     raw = jnp.asarray([-17.5, 2.0])
     state = optim.init(raw)
-    down, _ = optim.update(jnp.ones(2), state, raw)
+    down, _ = run(optim.update, jnp.ones(2), state, raw)
     np.testing.assert_allclose(optax.apply_updates(raw, down), [-18.0, 1.0], rtol=1e-4)
     up, _ = optim.update(-jnp.ones(2), state, jnp.asarray([-18.0, 2.0]))
     np.testing.assert_allclose(up, 1.0, rtol=1e-4)
@@ -56,6 +57,6 @@ def test_a_multiplier_grows_where_its_bound_is_exceeded():
     dual = 3.0 * (0.01 - 0.5) + 3.0 * 0.01 + 2 * config.init_alpha_stddev * config.epsilon_stddev
     assert float(value) == pytest.approx(3.0 * 0.5 + dual, rel=1e-4)
     assert float(metrics["kl_mean"]) == pytest.approx(0.25)
-    gradient = jax.grad(lambda duals: loss(duals, pi)[0])(duals).alphas["mean"]
+    gradient = run(jax.grad(lambda duals: loss(duals, pi)[0]), duals).alphas["mean"]
     slope = 1.0 - np.exp(-3.0)
     np.testing.assert_allclose(gradient, [slope * (0.01 - 0.5), slope * 0.01], rtol=1e-3)

@@ -12,6 +12,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems.offline.anakin.ff_fql import FlowParams, FQLParams
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.off_policy_runs import algorithm, set_up_small
 
 OBSERVATION = Observation(jnp.zeros((3, 1)))
@@ -36,7 +37,9 @@ def fql():
 def test_a_flow_is_followed_by_eulers_method_within_the_bounds(fql):
     """Four steps of (c + t) / 4 at t = 0, 1/4, 1/2, 3/4: c + 3/8 in all."""
     noise = jnp.asarray([[0.0], [-1.0], [0.9]])
-    np.testing.assert_allclose(fql.follow(jnp.asarray(0.25), OBSERVATION, noise), [[0.625], [-0.375], [1.0]], rtol=1e-6)
+    np.testing.assert_allclose(
+        run(fql.follow, jnp.asarray(0.25), OBSERVATION, noise), [[0.625], [-0.375], [1.0]], rtol=1e-6
+    )
 
 
 def test_critics_learn_the_mean_of_the_target_critics(fql):
@@ -46,7 +49,7 @@ def test_critics_learn_the_mean_of_the_target_critics(fql):
     ones = jnp.ones(3)
     batch = Batch(OBSERVATION, jnp.full((3, 1), 0.2), ones, 0.5 * ones, OBSERVATION, ones, None)
     params = FQLParams(FlowParams(None, None), OnlineAndTarget(1.0, 2.0))
-    np.testing.assert_allclose(fql.critic_loss(1.0, params, batch, jax.random.key(0))[0], 4.0, rtol=1e-5)
+    np.testing.assert_allclose(run(fql.critic_loss, 1.0, params, batch, jax.random.key(0))[0], 4.0, rtol=1e-5)
 
 
 def test_losses_of_flow_and_policy(fql):
@@ -55,7 +58,7 @@ def test_losses_of_flow_and_policy(fql):
     weight = jnp.asarray([1.0, 0.0, 2.0])
     batch = Batch(OBSERVATION, action, jnp.zeros(3), jnp.zeros(3), OBSERVATION, weight, None)
     key, flow = jax.random.key(3), jnp.asarray(0.5)
-    loss, metrics = fql.actor_loss(FlowParams(flow, None), None, batch, key)
+    loss, metrics = run(fql.actor_loss, FlowParams(flow, None), None, batch, key)
     keys = jax.random.split(key, 3)
     start, time = np.asarray(jax.random.normal(keys[0], (3, 1))), np.asarray(jax.random.uniform(keys[1], (3,)))
     errors = (0.5 + time[:, None]) - (np.asarray(action) - start)
@@ -72,7 +75,7 @@ def test_losses_of_flow_and_policy(fql):
 
 def test_actions_are_drawn_in_the_units_of_the_environment():
     fql = algorithm("offline/ff_fql", "env=gymnax/pendulum", "env.rescale_actions=false")
-    np.testing.assert_allclose(fql.actions.from_unit(jnp.asarray([[0.5]])), [[1.0]])
+    np.testing.assert_allclose(run(fql.actions.from_unit, jnp.asarray([[0.5]])), [[1.0]])
     np.testing.assert_allclose(fql.actions.to_unit(jnp.asarray([[-2.0]])), [[-1.0]])
 
 

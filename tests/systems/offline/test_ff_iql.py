@@ -10,6 +10,7 @@ from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
 from stoix_like.systems.offline.anakin.ff_iql import IQLOptStates, IQLParams
 from stoix_like.utils.replay import Batch
 from support.algorithms import with_methods
+from support.compiled import run
 from support.off_policy_runs import algorithm
 
 OVERRIDES = ["system.expectile=0.8", "system.beta=0.5", "system.weight_max=3.0"]
@@ -48,13 +49,13 @@ def iql():
 
 def test_values_are_expectiles_of_those_of_the_data(iql):
     """Errors 3 - 2 = 1 and 3 - 4 = -1."""
-    loss, _ = iql.value_loss(jnp.asarray(2.0), BATCH, jnp.asarray([3.0, 3.0]))
+    loss, _ = run(iql.value_loss, jnp.asarray(2.0), BATCH, jnp.asarray([3.0, 3.0]))
     np.testing.assert_allclose(loss, (0.8 + 0.5 * 0.2) / 2, rtol=1e-6)
 
 
 def test_critics_learn_from_the_value_of_the_successor(iql):
     """Targets 1 + 0.9 x 6 and -1; critics 1.5 and 3, and for the second step 1.5 and 3."""
-    loss, metrics = iql.critic_loss(jnp.asarray(1.0), jnp.asarray(2.0), BATCH)
+    loss, metrics = run(iql.critic_loss, jnp.asarray(1.0), jnp.asarray(2.0), BATCH)
     errors = np.array([[6.4 - 1.5, 6.4 - 3.0], [-1.0 - 1.5, -1.0 - 3.0]])
     np.testing.assert_allclose(loss, np.mean(np.array([1.0, 0.5]) * 0.5 * np.sum(errors**2, axis=1)), rtol=1e-6)
     np.testing.assert_allclose(metrics["q_value"], 2.25)
@@ -62,7 +63,7 @@ def test_critics_learn_from_the_value_of_the_successor(iql):
 
 def test_the_policy_imitates_actions_by_their_advantages(iql):
     """Weights exp(0.5 / 0.5) and, for an advantage of 2, the largest one, 3; log-probabilities 2 and -2."""
-    loss, _ = iql.actor_loss(jnp.asarray(4.0), BATCH, jnp.asarray([0.5, 2.0]))
+    loss, _ = run(iql.actor_loss, jnp.asarray(4.0), BATCH, jnp.asarray([0.5, 2.0]))
     np.testing.assert_allclose(loss, -(np.exp(1.0) * 2.0 + 3.0 * 0.5 * -2.0) / 2, rtol=1e-6)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from stoix_like.base_types import Axes, Observation
 from stoix_like.systems.parts.behaviour import BehaviourDistance, make_behaviour
 from stoix_like.utils.replay import Batch
+from support.compiled import run
 
 UNIT = jnp.asarray([2.0, 1.0])
 NOTHING = Observation(jnp.zeros((2, 1)))
@@ -21,7 +22,7 @@ def test_the_policy_is_drawn_to_the_actions_of_the_data():
     """Distances in half ranges: (2/2)^2 + 1^2 = 2 and (2/2)^2 + 2^2 = 5; values are divided by mean |q| = 2."""
     behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT, Axes())
     action, q = jnp.asarray([[2.0, 0.0], [0.0, 1.0]]), jnp.asarray([1.0, -3.0])
-    np.testing.assert_allclose(behaviour.actor_loss(q, action, batch()), -(1 - 3) / 2 / 2 + 0.4 * 3.5)
+    np.testing.assert_allclose(run(behaviour.actor_loss, q, action, batch()), -(1 - 3) / 2 / 2 + 0.4 * 3.5)
     np.testing.assert_allclose(behaviour.actor_loss(q, action, batch((1.0, 0.0))), -1 / 2 / 2 + 0.4 * 1.0)
 
 
@@ -41,7 +42,7 @@ def test_values_are_divided_by_the_mean_over_all_shards():
     """Two shards with the values (1, 1) and (-3, -3), whose mean |q| is 2; their losses are -1/2 and 3/2."""
     behaviour = make_behaviour(BehaviourDistance(bc_coef=0.4), UNIT, Axes(("shards",)))
     q = jnp.asarray([[1.0, 1.0], [-3.0, -3.0]])
-    losses = jax.vmap(lambda q: behaviour.actor_loss(q, batch().action, batch()), axis_name="shards")(q)
+    losses = run(jax.vmap(lambda q: behaviour.actor_loss(q, batch().action, batch()), axis_name="shards"), q)
     np.testing.assert_allclose(losses, [-0.5, 1.5])
 
 

@@ -11,6 +11,7 @@ from stoix_like.networks.heads import (
     SymexpCriticHead,
 )
 from stoix_like.systems.parts.critic_outputs import SCALAR, critic_output
+from support.compiled import run
 from support.selections import first
 
 ATOMS = DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
@@ -33,7 +34,7 @@ def test_the_mean_of_a_distribution_converges_to_its_targets(head, scale):
     """Two states with the targets 0.7 and -1.2, of which the second is seen as a sequence, `[L, S]`."""
     output, embedding = critic_output(head), jnp.eye(2)[:, None]
     target = scale * jnp.asarray([[0.7], [-1.2]])
-    params, optim = head.init(jax.random.key(0), embedding), optax.adam(0.1)
+    params, optim = run(head.init, jax.random.key(0), embedding), optax.adam(0.1)
 
     def loss(params):
         losses = output.loss(head.apply(params, embedding), target)

@@ -6,6 +6,7 @@ from stoix_like.base_types import Axes, RolloutState
 from stoix_like.networks.distributions import EpsilonGreedy
 from stoix_like.systems.parts.epsilon_greedy import choose_action
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.set_ups import setup_of
 
 KEY = jax.random.key(0)
@@ -34,4 +35,4 @@ def test_without_random_actions_samples_and_modes_are_the_first_of_the_best_acti
     """A traced probability, as in a population, may be 0, too."""
     preferences = jnp.asarray([[1.0, 2.0, 2.0], [3.0, 0.0, 3.0]])
     sampled = jax.jit(lambda epsilon: choose_action(EpsilonGreedy(preferences, epsilon), epsilon, KEY))(0.0)
-    assert choose_action(EpsilonGreedy(preferences, 0.0), 0.0, KEY).tolist() == sampled.tolist() == [1, 0]
+    assert run(choose_action, EpsilonGreedy(preferences, 0.0), 0.0, KEY).tolist() == sampled.tolist() == [1, 0]

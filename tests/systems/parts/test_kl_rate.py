@@ -8,6 +8,7 @@ from stoix_like.base_types import ActorCriticOptStates, Axes
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
 from stoix_like.systems.parts.kl_rate import KLRate, make_kl_rate
 from stoix_like.systems.parts.kl_stop import make_kl_stop
+from support.compiled import run
 from support.on_policy_runs import SMALLER as SMALL
 from support.set_ups import loop_of
 
@@ -27,7 +28,7 @@ from support.set_ups import loop_of
 )
 def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(rate, kl, expected):
     rule = make_kl_rate(KLRate(desired_kl=0.01), 1e-3, Axes())
-    after, metrics = rule.adapt(jnp.asarray(rate / 1e-3), {"kl": jnp.asarray(kl)})
+    after, metrics = run(rule.adapt, jnp.asarray(rate / 1e-3), {"kl": jnp.asarray(kl)})
     assert float(after) == pytest.approx(expected / 1e-3)
     assert float(metrics["learning_rate"]) == pytest.approx(expected)
 
@@ -35,7 +36,7 @@ def test_the_rate_falls_above_twice_the_desired_divergence_and_rises_below_half(
 def test_all_shards_follow_their_mean_divergence():
     """The mean 0.015 is within the bounds of 0.01, and neither 0.03 nor 0 is."""
     rule = make_kl_rate(KLRate(desired_kl=0.01), 1e-3, Axes(("shard",)))
-    after, _ = jax.vmap(rule.adapt, axis_name="shard")(jnp.ones(2), {"kl": jnp.asarray([0.03, 0.0])})
+    after, _ = run(jax.vmap(rule.adapt, axis_name="shard"), jnp.ones(2), {"kl": jnp.asarray([0.03, 0.0])})
     np.testing.assert_array_equal(after, [1.0, 1.0])
 
 
@@ -43,9 +44,9 @@ def test_a_rate_that_a_population_changes_keeps_its_factor():
     """Half of the first rate is half of the second; the bounds are those of rates."""
     for first in (1e-3, 1e-2):
         rule = make_kl_rate(KLRate(desired_kl=0.01), first, Axes())
-        after, metrics = rule.adapt(jnp.asarray(0.5), {"kl": jnp.asarray(0.01)})
+        after, metrics = run(rule.adapt, jnp.asarray(0.5), {"kl": jnp.asarray(0.01)})
         assert (float(after), float(metrics["learning_rate"])) == pytest.approx((0.5, 0.5 * first))
-        _, metrics = rule.adapt(jnp.asarray(0.9), {"kl": jnp.asarray(1e-4)})
+        _, metrics = run(rule.adapt, jnp.asarray(0.9), {"kl": jnp.asarray(1e-4)})
         assert float(metrics["learning_rate"]) == pytest.approx(min(1.35 * first, 1e-2))
 
 

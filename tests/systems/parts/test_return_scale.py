@@ -4,6 +4,7 @@ import numpy as np
 
 from stoix_like.base_types import Axes
 from stoix_like.systems.parts.return_scale import ReturnScaleConfig, make_return_scale
+from support.compiled import run
 
 # The 5th and 95th percentiles of 0 … 100 are 5 and 95.
 RETURNS = jax.random.permutation(jax.random.key(0), jnp.arange(101.0))
@@ -22,7 +23,7 @@ def test_percentiles_are_moving_means_and_the_scale_has_a_lower_limit():
     state = functions.init()
     scales = []
     for _ in range(2):
-        state = functions.update(state, RETURNS)
+        state = run(functions.update, state, RETURNS)
         scales.append(functions.scale(state))
     np.testing.assert_allclose(state, [0.95, 18.05], rtol=1e-5)
     np.testing.assert_allclose(scales, [10.0, 17.1], rtol=1e-5)

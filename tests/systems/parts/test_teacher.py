@@ -8,6 +8,7 @@ from stoix_like.base_types import Axes, Observation, SystemSpec
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.networks.distributions import Categorical, Deterministic
 from stoix_like.systems.parts.teacher import Kickstarting, Teacher, make_lessons
+from support.compiled import run
 
 
 def policy(params, observation):
@@ -28,11 +29,11 @@ VIEWS = Observation(jnp.asarray([[1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])[..., No
 def test_actions_are_those_of_the_teacher_and_weights_follow_the_run():
     """After one of four updates, a quarter of the way from 2 to 1."""
     taught = lessons()
-    count, (action, weight) = taught.ask(taught.init() + 1, VIEWS, jax.random.key(0))
+    count, (action, weight) = run(taught.ask, taught.init() + 1, VIEWS, jax.random.key(0))
     assert count == 2
     assert np.array_equal(action, [[1, 0], [0, 0], [1, 1]])
     assert np.all(np.asarray(weight) == 1.75)
-    assert taught.ask(jnp.asarray(9), VIEWS, jax.random.key(0))[1][1][0, 0] == 1.0
+    assert run(taught.ask, jnp.asarray(9), VIEWS, jax.random.key(0))[1][1][0, 0] == 1.0
 
 
 def test_the_loss_has_the_cross_entropy_of_its_actions():

@@ -16,6 +16,7 @@ from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.programs import train
 from support.set_ups import config_of, setup_of, trained
 
@@ -84,7 +85,7 @@ def test_schedules_are_fractions_of_the_budget():
 def test_priorities_are_powers_of_losses():
     """With the exponent 1/2, a loss of 9 has priority 3; negative ones count as zero."""
     config = config_of("system=q_learning/ff_dqn_reg", "system.priority_exponent=0.5").system
-    priorities = config.replay.priorities(jnp.asarray([9.0, 0.0, -4.0, 9.0]), jnp.asarray([0.2, 1.0, 1.0, 0.0]))
+    priorities = run(config.replay.priorities, jnp.asarray([9.0, 0.0, -4.0, 9.0]), jnp.asarray([0.2, 1.0, 1.0, 0.0]))
     np.testing.assert_allclose(priorities, [3.0, 1e-3, 1e-3, 0.0], rtol=1e-4)
 
 
@@ -165,7 +166,7 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
     agent, targets = Agent(QShared(OnlineAndTarget(0.0, 0.0), (), jnp.zeros((), jnp.int32)), ()), []
     agent = jax.tree.map(jnp.asarray, agent)
     for _ in copies:
-        agent, _ = dqn.update(agent, None, jax.random.key(0))
+        agent, _ = run(dqn.update, agent, None, jax.random.key(0))
         targets.append(float(agent.shared.params.target))
     assert targets == copies
 

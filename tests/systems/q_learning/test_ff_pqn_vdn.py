@@ -9,6 +9,7 @@ from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.systems.parts.mixing import Mixing, make_mixer
 from stoix_like.systems.q_learning.anakin.ff_pqn import PQNTransition
 from stoix_like.systems.q_learning.anakin.ff_pqn_vdn import ValueDecomposition
+from support.compiled import run
 
 NETWORK = SimpleNamespace(apply=lambda params, observation: SimpleNamespace(preferences=observation.agent_view))
 CONFIG = SimpleNamespace(reward_scale=1.0, gamma=0.5, q_lambda=0.0)
@@ -33,7 +34,7 @@ def test_targets_are_those_of_teams(team_reward, reward, terminated, second):
     view, never = Observation(SUCCESSOR[None]), NEVER[None]
     truncated = (ENDS & ~terminated)[None]
     steps = Transition(view, never.astype(int), jnp.asarray([reward]), terminated[None], truncated, view, never, ())
-    assert system.evaluate(None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [second, second]]
+    assert run(system.evaluate, None, Trajectory(steps, ())).target.tolist() == [[7.0, 7.0], [second, second]]
 
 
 def test_the_loss_is_that_of_sums():
@@ -41,7 +42,7 @@ def test_the_loss_is_that_of_sums():
     system = ValueDecomposition(CONFIG, Axes(), NETWORK, None, None, None, 2, False, SUM)
     target = jnp.asarray([[7.0, 7.0], [4.0, 4.0]])
     batch = PQNTransition(Observation(SUCCESSOR.reshape(2, 2, 2)), jnp.asarray([[0, 0], [1, 1]]), target)
-    loss, metrics = system.loss(None, batch)
+    loss, metrics = run(system.loss, None, batch)
     assert loss == 2.5
     assert metrics["q_value"] == 3.5
 

@@ -7,6 +7,7 @@ import pytest
 
 from stoix_like.base_types import Observation, OnlineAndTarget
 from support.accumulator import algorithm, column, replayed, rollout
+from support.compiled import run
 from support.set_ups import trained
 
 SMALL = [
@@ -52,7 +53,7 @@ def test_the_online_network_chooses_the_action_that_the_target_network_values():
     The last step has the value 6 (-3), see `ERRORS`.
     """
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, "system.rescale_values=false")
-    losses, _ = r2d2.losses(OnlineAndTarget(-3.0, 2.0), replayed(True), jax.random.key(0))
+    losses, _ = run(r2d2.losses, OnlineAndTarget(-3.0, 2.0), replayed(True), jax.random.key(0))
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (-6.0 + 18.0) ** 2)
 
 
@@ -63,7 +64,7 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     legal = jnp.broadcast_to(jnp.asarray([[[False, True]]]), (5, 1, 2))
     masked = batch.steps.next_observation._replace(action_mask=legal)
     batch = batch._replace(steps=batch.steps._replace(next_observation=masked))
-    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), batch, jax.random.key(0))
+    losses, _ = run(r2d2.losses, OnlineAndTarget(1.0, 2.0), batch, jax.random.key(0))
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (-6.0 - 6.0) ** 2)
     pqn = algorithm("q_learning/rec_pqn", "system.gamma=0.5", "system.q_lambda=0.0")
     trajectory = rollout()
@@ -91,7 +92,7 @@ def test_priorities_mix_the_largest_and_the_mean_error():
     r2d2 = algorithm("q_learning/rec_r2d2", "system.max_priority_weight=0.9", "system.priority_exponent=0.5")
     r2d2 = dataclasses.replace(r2d2, replay=r2d2.replay._replace(set_priorities=lambda *arguments: arguments))
     losses = 0.5 * jnp.square(column(ERRORS))
-    _, indices, priorities = r2d2.set_priorities((), replayed(True, indices=jnp.asarray([0])), losses)
+    _, indices, priorities = run(r2d2.set_priorities, (), replayed(True, indices=jnp.asarray([0])), losses)
     assert indices.tolist() == [0]
     np.testing.assert_allclose(priorities, [7.675**0.5], rtol=1e-5)
 

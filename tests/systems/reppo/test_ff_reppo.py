@@ -11,6 +11,7 @@ from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.reppo.reppo_types import REPPOTransition
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.off_policy_runs import random_batch, timestep
 from support.set_ups import setup_of, trained
 
@@ -89,8 +90,8 @@ def test_discrete_values_are_expectations_over_all_actions():
     policy = Categorical(probs=jnp.asarray([[0.25, 0.75]]))
     fixed = dataclasses.replace(reppo, actor=SimpleNamespace(apply=lambda params, observation: policy))
     object.__setattr__(fixed, "output", lambda q_params, observation, action: output)
-    soft = fixed.evaluate_policy(None, None, None, None)
+    soft = run(fixed.evaluate_policy, None, None, None, None)
     assert (float(soft.q[0]), float(soft.log_prob[0])) == pytest.approx((4.0, -0.56234), rel=1e-4)
-    taken, logits, _ = fixed.taken(None, REPPOTransition(None, jnp.asarray([1]), None))
+    taken, logits, _ = run(fixed.taken, None, REPPOTransition(None, jnp.asarray([1]), None))
     assert (taken.tolist(), logits.tolist()) == ([5.0], [[3.0, 4.0, 5.0]])
     assert reppo.target_entropy(Observation(jnp.zeros((1, 1)))) == pytest.approx(0.3 * math.log(2.0))

@@ -33,7 +33,7 @@ def test_the_prior_is_the_empirical_distribution_of_the_samples():
         jax.nn.softmax(run(candidates.sampled_prior, MultiDiscrete((2, 3)), vectors)), [[2 / 3, 1 / 3, 0.0]], rtol=1e-6
     )
     space = Box(-1.0, 1.0, (2,))
-    np.testing.assert_allclose(candidates.sampled_prior(space, jnp.zeros((1, 4, 2))), 0.0)
+    np.testing.assert_allclose(run(candidates.sampled_prior, space, jnp.zeros((1, 4, 2))), 0.0)
 
 
 def simulation(space, num_samples, policy_at, step):

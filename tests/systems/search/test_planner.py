@@ -10,6 +10,7 @@ from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation, Trajectory, Transition
 from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.replay import SequenceBatch, Step, Stored
+from support.compiled import run
 from support.off_policy_runs import timestep
 from support.searched_runs import prepare
 from support.selections import select
@@ -54,7 +55,7 @@ def test_targets_change_their_sign_with_the_player_to_move(opponent, sign):
     no, nothing = jnp.zeros((3, 2), bool), jnp.zeros((3, 2))
     found = Found(None, jnp.ones((3, 2, 9)) / 9, jnp.full((3, 2), 8.0))
     steps = Step(Observation(nothing), nothing, reward, no.at[1, 1].set(True), no, None, found)
-    target = az.value_target(SequenceBatch(steps, no, (), jnp.ones((1, 2)), None))
+    target = run(az.value_target, SequenceBatch(steps, no, (), jnp.ones((1, 2)), None))
     g = sign * 0.5
     last = 4 + g * 8
     np.testing.assert_allclose(target, [[1 + g * (2 + g * 8), 1 + g * 2], [2 + g * last, 2.0], [last, last]])

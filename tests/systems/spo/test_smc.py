@@ -8,6 +8,7 @@ from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutSta
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.spo.smc import ParticleSearch, draw_systematically
 from stoix_like.utils.loss import mpo_temperature_loss
+from support.compiled import run
 from support.set_ups import config_of
 
 GAMMA, VALUE, K = 0.5, 10.0, 64
@@ -172,7 +173,7 @@ def test_a_greedy_search_takes_the_action_of_the_largest_weight_in_all():
 def test_systematic_draws_are_proportional():
     weight = jnp.asarray([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0], [0.3, 0.3, 0.3, 0.1]])
     for seed in range(5):
-        drawn = draw_systematically(jax.random.key(seed), weight)
+        drawn = run(draw_systematically, jax.random.key(seed), weight)
         counts = np.asarray([[np.sum(row == i) for i in range(4)] for row in np.asarray(drawn)])
         np.testing.assert_array_equal(counts[:2], [[2, 1, 1, 0], [0, 0, 4, 0]])
         assert (np.abs(counts[2] - 4 * np.asarray(weight[2])) < 1.0).all()
