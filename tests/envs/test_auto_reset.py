@@ -8,6 +8,7 @@ from stoix_like.envs.auto_reset import FreshReset, OptimisticReset, PoolReset
 from stoix_like.envs.factory import AUTO_RESETS
 from stoix_like.envs.suites.probes import Outcome, Probe
 from stoix_like.envs.wrappers import RecordEpisode
+from support.compiled import run
 
 N, T = 3, 12
 
@@ -26,6 +27,10 @@ class Countdown(Probe):
 
 
 def roll(env, actions, key=0):
+    return run(_roll, env, actions, key)
+
+
+def _roll(env, actions, key):
     key_reset, key_start, key_steps = jax.random.split(jax.random.key(key), 3)
     state, first = env.reset(jax.random.split(key_reset, actions.shape[1]))
     state = env.start_rollout(key_start, state)
@@ -100,16 +105,16 @@ def test_pool_reset_cycles_through_the_pool():
     taken = positions(timesteps.observation)[np.asarray(timesteps.terminated)]
     np.testing.assert_array_equal(taken, pool[[0, 1, 2, 3, 0]])
     assert last.store.taken == 5
-    refilled = env.start_rollout(jax.random.key(9), last)
+    refilled = run(env.start_rollout, jax.random.key(9), last)
     assert refilled.store.taken == 0
     assert not np.isin(positions(refilled.store.starts.observation), pool).any()
     np.testing.assert_array_equal(refilled.env_state.view, last.env_state.view)
     # Nothing of it was used: the next rollout begins with the same pool, whatever other members of a population used.
-    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), last, refilled)
-    mapped = jax.vmap(env.start_rollout)(jnp.stack([jax.random.key(9), jax.random.key(10)]), both)
+    both = run(jax.tree.map, lambda *leaves: jnp.stack(leaves), last, refilled)
+    mapped = run(jax.vmap(env.start_rollout), jnp.stack([jax.random.key(9), jax.random.key(10)]), both)
     starts = positions(mapped.store.starts.observation)
     np.testing.assert_array_equal(starts, np.stack([positions(refilled.store.starts.observation)] * 2))
-    kept = env.start_rollout(jax.random.key(10), refilled)
+    kept = run(env.start_rollout, jax.random.key(10), refilled)
     np.testing.assert_array_equal(positions(kept.store.starts.observation), starts[0])
 
 
@@ -131,7 +136,7 @@ def test_batched_shards_equal_a_single_shard(rollouts, mode):
     actions = jnp.stack([random_actions(), jnp.zeros_like(random_actions())])
     _, timesteps, _ = jax.jit(jax.vmap(lambda actions: roll(env, actions), axis_name="batch"))(actions)
     expected = rollouts[mode][1]
-    jax.tree.map(lambda got, want: np.testing.assert_allclose(got[0], want, rtol=1e-6), timesteps, expected)
+    jax.tree.map(lambda got, want: np.testing.assert_allclose(np.asarray(got)[0], want, rtol=1e-6), timesteps, expected)
     assert not timesteps.terminated[1].any()
     np.testing.assert_array_equal(positions(timesteps.observation)[1], positions(timesteps.next_observation)[1])
 

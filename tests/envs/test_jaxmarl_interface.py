@@ -11,6 +11,7 @@ from stoix_like.envs.check import check_environment
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes.base import from_pictures
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from support.compiled import run
 
 
 def discrete(n):
@@ -122,14 +123,14 @@ def test_a_team_has_one_reward_its_own_world_and_its_own_masks():
     config = EnvConfig("own", ScenarioConfig("x"), kwargs={"world": True})
     seen = make_eval(config, Shared)
     assert isinstance(seen.observation_space, Dict)
-    view = seen.reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
+    view = run(seen.reset, jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     assert (view["own"].shape, view["world"].shape) == ((2, 3), (2, 2))
     assert seen.observation_space.spaces["world"].dtype == view["world"].dtype == jnp.float32
     # A constructor that takes any argument, as those of the suite do, knows no world.
     wide = type("Wide", (Shared,), {"__init__": lambda self, **kwargs: Shared.__init__(self)})
     assert isinstance(make_eval(config, wide).observation_space, Dict)
     # Without a state of its own, the world is the padded observations side by side.
-    other = make_eval(config, Collect).reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
+    other = run(make_eval(config, Collect).reset, jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     np.testing.assert_array_equal(other["world"], np.stack([np.ravel(other["own"])] * 2))
 
 
@@ -143,7 +144,7 @@ def test_one_agent_is_an_environment_like_any_other():
             return Collect.step_env(Collect(), key, state, {**actions, "short": 0})
 
     vector = make_eval(EnvConfig("own", ScenarioConfig("x")), Alone)
-    _, first = vector.reset(jax.random.split(jax.random.key(0), 5))
+    _, first = run(vector.reset, jax.random.split(jax.random.key(0), 5))
     assert (vector.num_agents, first.observation.agent_view.shape, first.observation.action_mask) == (1, (5, 3), None)
 
 

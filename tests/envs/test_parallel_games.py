@@ -31,10 +31,10 @@ def own(game=Errand, make=factory.make, **config):
 def played(actions, game=Errand, num_rows=4, config=None, **kwargs):
     env = own(game, kwargs=kwargs, **config or {})
     keys = jax.random.split(jax.random.key(0), num_rows)
-    state, timestep = env.reset(keys)
-    timesteps = [timestep]
+    state, timestep = jax.jit(env.reset)(keys)
+    timesteps, step = [timestep], jax.jit(env.step)
     for action in actions:
-        state, timestep = env.step(keys, state, jnp.asarray(action))
+        state, timestep = step(keys, state, np.asarray(action))
         timesteps.append(timestep)
     env.release(state)
     env.check()

@@ -20,6 +20,7 @@ from stoix_like.envs.spaces import (
     fits,
 )
 from stoix_like.errors import ConfigError
+from support.compiled import run
 
 KEYS = jax.random.split(jax.random.key(0), 4000)
 
@@ -35,7 +36,7 @@ KEYS = jax.random.split(jax.random.key(0), 4000)
 )
 def test_sample_is_uniform_over_legal_elements(space, mask, probabilities):
     """The frequencies of 4000 draws have a standard error of at most 0.008."""
-    drawn = jax.vmap(space.sample, in_axes=(0, None))(KEYS, jnp.asarray(mask))
+    drawn = run(jax.vmap(space.sample, in_axes=(0, None)), KEYS, jnp.asarray(mask))
     assert drawn.dtype == space.dtype
     assert drawn.shape[1:] == space.shape
     columns = np.asarray(drawn).reshape(len(KEYS), -1).T
@@ -58,7 +59,7 @@ def test_sample_is_uniform_over_legal_elements(space, mask, probabilities):
 )
 def test_samples_have_all_values_and_no_others(space, mask, values):
     given = () if mask is None else (jnp.asarray(mask),)
-    drawn = np.asarray(jax.vmap(lambda key: space.sample(key, *given))(KEYS))
+    drawn = np.asarray(run(jax.vmap(lambda key: space.sample(key, *given)), KEYS))
     assert (set(drawn.ravel().tolist()), drawn.dtype) == (values, space.dtype)
 
 
@@ -79,7 +80,7 @@ def test_half_width_is_one_without_bounds():
 def test_entries_with_a_lone_bound_are_drawn_from_it_on_and_others_as_alone():
     box = Box(np.asarray([10.0, -np.inf, 5.0, -np.inf]), np.asarray([20.0, 3.0, np.inf, np.inf]), (4,))
     keys = jax.random.split(jax.random.key(0), 5000)
-    bounded, below, above, free = np.asarray(jax.vmap(box.sample)(keys)).T
+    bounded, below, above, free = np.asarray(run(jax.vmap(box.sample), keys)).T
     assert bounded.min() >= 10.0
     assert bounded.max() < 20.0
     # A deviation of a tenth of the uniform one's, 10 / sqrt(12) = 2.89, and of the others', 1, is ten standard errors.

@@ -13,6 +13,7 @@ from stoix_like.policies.make import make_policy
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks
 from support.algorithms import make_algorithm
 from support.comparisons import without_times
+from support.compiled import run
 from support.programs import make_program, train
 from support.resumed import assert_resumed_equals_whole
 from support.set_ups import loop_of, setup_of
@@ -85,14 +86,15 @@ def test_agents_with_networks_of_their_own_have_scales_of_their_own():
     """Those of agents whose rewards and advantages are 1, 10 and 1000 times as large are equal."""
     overrides = [*SMALL, *WAGES, *PPO, "network.share=false", "system.standardize_advantages=batch"]
     algorithm = make_algorithm(setup_of(*overrides))
-    scale = jnp.tile(jnp.asarray([1.0, 10.0, 1000.0]), 2)[None]
-    values = jnp.repeat(jax.random.normal(jax.random.key(0), (5, 2)), 3, axis=1) * scale
-    found = np.asarray(algorithm.standardize(values, ("batch",))).reshape(-1, 3)
+    scale = np.tile([1.0, 10.0, 1000.0], 2)[None]
+    values = jax.device_put(np.repeat(np.random.default_rng(0).normal(size=(5, 2)), 3, axis=1) * scale)
+    found = np.asarray(run(algorithm.standardize, values, ("batch",))).reshape(-1, 3)
     np.testing.assert_allclose(found, found[:, :1] * np.ones(3), atol=1e-5)
     np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-5)
     flag = jnp.zeros((5, 6), bool)
     steps = Transition(None, None, values, flag, flag, None, flag, ())
-    reward, _, returns = algorithm.rewards.apply(algorithm.rewards.init(), algorithm.rewards.init_returns(6), steps)
+    rewards = algorithm.rewards
+    reward, _, returns = run(lambda steps: rewards.apply(rewards.init(), rewards.init_returns(6), steps), steps)
     by_agent = np.asarray(reward).reshape(-1, 3)
     np.testing.assert_allclose(by_agent, by_agent[:, :1] * np.ones(3), rtol=1e-4)
     assert returns.shape == (6,)

@@ -59,12 +59,12 @@ class Counter(Environment):
 
 def play(env, actions):
     keys = KEY[None]
-    state, timestep = env.reset(keys)
-    timesteps = [timestep]
+    state, timestep = jax.jit(env.reset)(keys)
+    timesteps, step = [timestep], jax.jit(env.step)
     for action in actions:
-        state, timestep = env.step(keys, state, jnp.asarray(action)[None])
+        state, timestep = step(keys, state, np.asarray(action)[None])
         timesteps.append(timestep)
-    return [jax.tree.map(lambda leaf: leaf[0], timestep) for timestep in timesteps]
+    return jax.device_put([jax.tree.map(lambda leaf: leaf[0], timestep) for timestep in jax.device_get(timesteps)])
 
 
 def taken(timesteps):

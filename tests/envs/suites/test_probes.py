@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from stoix_like.envs.suites.probes import PROBES, ProbeState, make
+from support.compiled import run
 
 GAMMA = 0.9
 
@@ -22,12 +23,12 @@ def play(name, key, steps=5):
     """Play one optimal episode; return the probe, the views and rewards of all steps, and the last time step."""
     probe = make(name, {}, {}).env
     optimal_action = OPTIMAL_ACTIONS.get(name, lambda view: jnp.asarray(0))
-    step = jax.jit(probe.step)
-    state, timestep = probe.reset(key)
+    step = jax.jit(lambda key, state, view: probe.step(key, state, optimal_action(view)))
+    state, timestep = run(probe.reset, key)
     views, rewards = [], []
     for _ in range(steps):
         views.append(timestep.observation.agent_view)
-        state, timestep = step(key, state, optimal_action(views[-1]))
+        state, timestep = step(key, state, views[-1])
         rewards.append(float(timestep.reward))
         if timestep.terminated or timestep.truncated:
             return probe, views, rewards, timestep
@@ -81,10 +82,9 @@ def test_optimal_values_match_hand_computed_values():
 )
 def test_rewards_of_suboptimal_actions(name, view, action, reward):
     probe = make(name, {}, {}).env
-    state = ProbeState(jnp.asarray(view), jnp.asarray(0))
-    _, timestep = probe.step(
-        jax.random.key(0), state, jax.tree.map(jnp.asarray, action, is_leaf=lambda part: isinstance(part, list))
-    )
+    action = jax.tree.map(np.asarray, action, is_leaf=lambda part: isinstance(part, list))
+    state, action = jax.device_put((ProbeState(np.array(view), np.array(0)), action))
+    _, timestep = run(probe.step, jax.random.key(0), state, action)
     np.testing.assert_allclose(timestep.reward, reward)
 
 

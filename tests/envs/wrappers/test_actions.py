@@ -6,6 +6,7 @@ import pytest
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
 from stoix_like.envs.spaces import bounds
 from stoix_like.envs.wrappers.actions import CountFromZero
+from support.compiled import run
 from support.countable_envs import KEY, Counter, play, ramp, taken
 
 SPACE = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
@@ -59,12 +60,12 @@ def test_actions_without_bounds_cannot_be_rescaled(space):
 def test_actions_are_counted_from_zero(space, action, inner):
     env = wrappers.join_actions(ramp(action_space=space))
     assert isinstance(env, CountFromZero)
-    found = env.inner_action(jnp.asarray([action]))
+    found = run(env.inner_action, jnp.asarray([action]))
     assert found.dtype == env.action_space.dtype
     np.testing.assert_array_equal(found, [inner])
     np.testing.assert_array_equal(env.outer_action(np.asarray([inner])), [action])
     low, high = (env.action_space.low, env.action_space.high) if isinstance(space, Dict) else bounds(env.action_space)
-    drawn = np.asarray(jax.vmap(env.action_space.sample)(jax.random.split(KEY, 100)))
+    drawn = np.asarray(run(jax.vmap(env.action_space.sample), jax.random.split(KEY, 100)))
     assert (drawn >= low).all()
     assert (drawn <= high).all()
     assert np.min(low) == (-1 if isinstance(space, Dict) else 0)
@@ -94,12 +95,12 @@ def test_sticky_actions_repeat_the_action_that_was_taken():
 def test_sticky_actions_repeat_with_the_given_probability_and_not_across_episodes():
     env = wrappers.StickyActions(Vectorize(Counter()), 0.25)
     keys = jax.random.split(KEY, 4000)
-    state, _ = env.reset(keys)
-    state, _ = env.step(keys, state, jnp.full((4000,), 3))
-    _, timestep = env.step(keys, state, jnp.full((4000,), 5))
+    state, _ = run(env.reset, keys)
+    state, _ = run(env.step, keys, state, jnp.full((4000,), 3))
+    _, timestep = run(env.step, keys, state, jnp.full((4000,), 5))
     # The deviation of the fraction is sqrt(0.25 * 0.75 / 4000) = 0.007.
     np.testing.assert_allclose((timestep.reward == 3).mean(), 0.25, atol=0.03)
-    state, _ = env.reset(keys)
+    state, _ = run(env.reset, keys)
     assert (env.step(keys, state, jnp.full((4000,), 5))[1].reward == 5).all()
 
 
@@ -117,7 +118,7 @@ def test_repeated_actions_sum_rewards_and_stop_at_the_end_of_an_episode():
 def test_random_starts_take_up_to_k_random_legal_actions():
     env = wrappers.RandomStarts(Vectorize(Counter(masked=True)), 3)
     keys = jax.random.split(KEY, 400)
-    state, timestep = env.reset(keys)
+    state, timestep = run(env.reset, keys)
     counts, last = np.asarray(timestep.observation.agent_view).T
     np.testing.assert_array_equal(counts, state)
     np.testing.assert_allclose(np.bincount(counts.astype(int)) / 400, 0.25, atol=0.08)
@@ -133,11 +134,11 @@ def test_random_starts_stop_before_the_end_and_are_not_counted():
     env = wrappers.RandomStarts(Vectorize(Counter(ends_after=2)), 50)
     env = wrappers.RecordEpisode(wrappers.TimeLimit(env, 1))
     keys = jax.random.split(KEY, 100)
-    state, first = env.reset(keys)
+    state, first = run(env.reset, keys)
     # With up to 50 steps, all but a few starts would have gone beyond the end; the last state before it has one step.
     assert first.observation.agent_view[:, 0].max() == 1
     assert (first.episode.episode_return == 0).all()
-    _, timestep = env.step(keys, state, jnp.full((100,), 7))
+    _, timestep = run(env.step, keys, state, jnp.full((100,), 7))
     np.testing.assert_array_equal(timestep.terminated | timestep.truncated, True)
     np.testing.assert_array_equal(timestep.episode.episode_length, 1)
     np.testing.assert_array_equal(timestep.episode.episode_return, 7.0)

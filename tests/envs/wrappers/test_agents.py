@@ -10,6 +10,7 @@ from stoix_like.envs.environment import transition
 from stoix_like.envs.scenes.base import from_pictures
 from stoix_like.envs.wrappers.agents import where_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from support.compiled import run
 from support.custom_envs import Corridor
 from support.games import Match, Steps, Wages
 from support.recordings import still
@@ -27,11 +28,11 @@ def config(**values):
 def test_agents_of_a_game_have_rows_together_with_their_own_rewards():
     """An array `[A, N]` taken for `[N, A]` would give the rewards 0, 2, 1 to the first agents."""
     env = wrappers.AgentRows(Vectorize(Steps()))
-    state, first = env.reset(KEYS)
+    state, first = run(env.reset, KEYS)
     assert first.observation.agent_view[:, 0].tolist() == [0, 1] * GAMES
     assert first.reward.tolist() == [0] * 2 * GAMES
     assert jax.tree.leaves(state)[0].shape == (GAMES,)
-    _, timestep = env.step(KEYS, state, ACTIONS)
+    _, timestep = run(env.step, KEYS, state, ACTIONS)
     assert timestep.reward.tolist() == ACTIONS.tolist()
     assert timestep.observation.agent_view[:, 0].tolist() == [1, 2] * GAMES
 
@@ -58,14 +59,14 @@ def test_a_team_receives_the_sum_or_its_own_reward():
 def test_a_world_is_what_all_agents_of_a_game_observe():
     """Each of two agents observes the steps so far, plus its number, and a number that is drawn for the game."""
     env = factory.make_eval(config(kwargs={"world": True}, agent_ids="one_hot"), Steps)
-    state, first = env.reset(KEYS)
+    state, first = run(env.reset, KEYS)
     view = first.observation.agent_view
     drawn = view["own"][::2, 1]
     for row in range(2 * GAMES):
         game = drawn[row // 2]
         np.testing.assert_array_equal(view["own"][row], [row % 2, game, *np.eye(2)[row % 2]])
         np.testing.assert_array_equal(view["world"][row], [0, game, 1, game, *np.eye(2)[row % 2]])
-    _, timestep = env.step(KEYS, state, ACTIONS)
+    _, timestep = run(env.step, KEYS, state, ACTIONS)
     assert timestep.next_observation.agent_view["world"][:, [0, 2]].tolist() == [[1, 2]] * 2 * GAMES
     assert {name: space.shape for name, space in env.observation_space.spaces.items()} == {"own": (4,), "world": (6,)}
 
@@ -88,7 +89,7 @@ def test_a_world_of_images_has_the_channels_of_all_agents():
             return state, first._replace(observation=Observation(images), next_observation=Observation(images))
 
     env = wrappers.worlds.AddWorld(Vectorize(Looking()))
-    view = env.reset(KEYS)[1].observation.agent_view
+    view = run(env.reset, KEYS)[1].observation.agent_view
     space, channels = env.observation_space.spaces["world"], IMAGE.shape[-1]
     assert (space.dtype, space.shape) == (view["world"].dtype, view["world"].shape[2:])
     assert space.shape == (*IMAGE.shape[:-1], 2 * channels)
@@ -111,7 +112,7 @@ VECTOR, IMAGE = Box(-1.0, 1.0, (3,)), Box(0.0, 1.0, (4, 4, 1))
 def test_numbers_of_agents_are_appended_to_nested_vectors():
     cells = Cells(Dict({"cars": Dict({"place": VECTOR, "map": IMAGE})}))
     env = wrappers.AgentRows(Vectorize(cells), agent_ids="one_hot")
-    view = env.reset(KEYS)[1].observation.agent_view["cars"]
+    view = run(env.reset, KEYS)[1].observation.agent_view["cars"]
     np.testing.assert_array_equal(view["place"][:, 3:], np.tile(np.eye(2), (GAMES, 1)))
     assert env.observation_space.spaces["cars"].spaces["place"].shape == (5,)
     assert view["map"].shape[1:] == (4, 4, 1)
@@ -146,18 +147,18 @@ def test_options_of_agents_are_refused_where_there_is_one():
 
 
 def test_where_rows_selects_rows_and_games():
-    one, other = ({"row": sign * jnp.arange(1, 5), "game": sign * jnp.arange(1, 3)} for sign in (1, -1))
-    chosen = where_rows(jnp.asarray([True, True, False, False]), one, other)
+    one, other = ({"row": sign * np.arange(1, 5), "game": sign * np.arange(1, 3)} for sign in (1, -1))
+    chosen = run(where_rows, *jax.device_put((np.array([True, True, False, False]), one, other)))
     assert {name: leaf.tolist() for name, leaf in chosen.items()} == {"row": [1, 2, -3, -4], "game": [1, -2]}
 
 
 def played(env, num_steps, num_agents=2):
     keys = jax.random.split(jax.random.key(0), num_agents)
-    state, timestep = env.reset(keys)
-    timesteps = [timestep]
-    for step in range(num_steps):
-        keys = jax.random.split(jax.random.key(step), num_agents)
-        state, timestep = env.step(keys, state, jnp.ones(num_agents, int))
+    state, timestep = jax.jit(env.reset)(keys)
+    timesteps, step = [timestep], jax.jit(env.step)
+    for seed in range(num_steps):
+        keys = jax.random.split(jax.random.key(seed), num_agents)
+        state, timestep = step(keys, state, np.ones(num_agents, int))
         timesteps.append(timestep)
     return timesteps
 
