@@ -18,6 +18,7 @@ from stoix_like.envs.wrappers import StackFrames
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file
 from support import custom_envs
+from support.compiled import run
 from support.composed import compose_config
 from support.games import Match
 from support.recorded import write_config
@@ -38,7 +39,7 @@ def walk_right(env, num_steps):
     state, _ = env.reset(keys)
     timesteps = []
     for _ in range(num_steps):
-        state, timestep = env.step(keys, state, jnp.ones((1,), jnp.int32))
+        state, timestep = run(env.step, keys, state, jnp.ones((1,), jnp.int32))
         timesteps.append(timestep)
     return timesteps
 

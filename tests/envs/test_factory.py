@@ -9,6 +9,7 @@ import pytest
 from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.errors import ConfigError, MissingExtraError
+from support.compiled import run
 from support.composed import compose_config
 from support.nim import Nim
 
@@ -135,7 +136,7 @@ def test_automatic_reset_resets_every_wrapper():
     state, _ = env.reset(keys)
     timesteps = []
     for _ in range(4):
-        state, timestep = env.step(keys, state, jnp.zeros((1,), jnp.int32))
+        state, timestep = run(env.step, keys, state, jnp.zeros((1,), jnp.int32))
         timesteps.append(timestep)
     assert [bool(t.truncated[0]) for t in timesteps] == [False, True, False, True]
     assert [int(t.observation.step_count[0]) for t in timesteps] == [1, 0, 1, 0]

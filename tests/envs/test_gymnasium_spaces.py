@@ -9,6 +9,7 @@ from stoix_like.envs.custom import make
 from stoix_like.envs.gymnasium_spaces import make_spec
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.errors import ConfigError
+from support.compiled import run
 
 
 def test_bounds_of_actions_are_rounded_inwards():
@@ -89,7 +90,7 @@ def taking(space):
 def act(env, actions):
     keys = jax.random.split(jax.random.key(0), len(actions))
     state, _ = env.reset(keys)
-    _, timestep = env.step(keys, state, jnp.array(actions))
+    _, timestep = run(env.step, keys, state, jnp.array(actions))
     env.check()
     env.release(state)
     return timestep

@@ -14,6 +14,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from support.compiled import run
 from support.composed import compose_config
 from support.resumed import assert_resumed_equals_whole
 
@@ -109,7 +110,7 @@ def test_a_search_plans_with_the_nominal_model_where_evaluations_play_it():
     keys, action = jax.random.split(jax.random.key(1), N), jnp.ones((N, 1))
     model, env = make_model(make(config())), make_eval(config())
     state, _ = env.reset(keys)
-    planned, played = model.step(keys, model.state_of(state), action), env.step(keys, state, action)
+    planned, played = run(model.step, keys, model.state_of(state), action), run(env.step, keys, state, action)
     np.testing.assert_array_equal(planned[1].observation.agent_view, played[1].observation.agent_view)
     assert jax.tree.structure(planned[0]) == jax.tree.structure(model.state_of(state))
 

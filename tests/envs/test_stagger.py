@@ -13,6 +13,7 @@ from stoix_like.envs.suites.probes import Outcome, Probe
 from stoix_like.envs.wrappers import RandomStarts, RecordEpisode, RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
+from support.compiled import run
 
 N, LIMIT = 64, 5
 
@@ -34,7 +35,7 @@ def play(mode, actions):
     env = RecordEpisode(TimeLimit(Vectorize(Endless()), LIMIT))
     resetting = AUTO_RESETS[mode](env, EnvConfig(pool_size=4))
     resetting.stagger = make_stagger(True, env, None)
-    state, _ = resetting.reset(jax.random.split(jax.random.key(0), N))
+    state, _ = run(resetting.reset, jax.random.split(jax.random.key(0), N))
     inputs = jax.random.split(jax.random.key(1), actions.shape), actions
     return jax.jit(lambda: jax.lax.scan(lambda state, x: resetting.step(x[0], state, x[1]), state, inputs))()[1]
 

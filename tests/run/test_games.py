@@ -79,7 +79,7 @@ def wages():
 def test_values_of_agents_are_bootstrapped_where_a_limit_cuts_the_game(wages):
     """Wages of 1, 2 and 3 per step are worth 2, 4 and 6 at a discount of one half."""
     algorithm, _, params = wages
-    np.testing.assert_allclose(algorithm.networks.value(params, AGENTS), [2.0, 4.0, 6.0], atol=0.05)
+    np.testing.assert_allclose(run(algorithm.networks.value, params, AGENTS), [2.0, 4.0, 6.0], atol=0.05)
 
 
 def test_agents_with_networks_of_their_own_have_scales_of_their_own():

@@ -37,6 +37,7 @@ from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_latent_model
 from support import disco
+from support.compiled import run
 from support.programs import train
 from support.selections import select
 from support.set_ups import config_of
@@ -503,8 +504,8 @@ def test_truncation_is_bootstrapped_and_termination_is_not(system):
     setup, state = train([*common, *CASES[system].overrides, *varied(system)])
     for member in range(setup.population.num_members):
         hyperparams = setup.population.of(member)
-        shared = jax.tree.map(lambda leaf, member=member: leaf[member], state.shared)
-        values = CASES[system].values(setup.spec.networks, shared, hyperparams)
+        shared = jax.tree.map(lambda leaf, member=member: leaf[member], jax.device_get(state.shared))
+        values = run(CASES[system].values, setup.spec.networks, jax.device_put(shared), hyperparams)
         target = hyperparams["reward_scale"] * expected(hyperparams["gamma"])
         np.testing.assert_allclose(values, target, atol=CASES[system].atol)
         if member == 0:

@@ -8,6 +8,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.scenes import views
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from support.compiled import run
 from support.composed import compose_config
 from support.recordings import make, still
 
@@ -64,7 +65,7 @@ def test_large_images_are_shown_in_colour_and_stacks_by_their_newest_frame():
 
 def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
     env = make("Catch-bsuite")
-    view = np.asarray(env.reset(jax.random.key(0)[None])[1].observation.agent_view[0])
+    view = np.asarray(run(env.reset, jax.random.key(0)[None])[1].observation.agent_view[0])
     axes = Figure().add_subplot()
     env.scene().draw(axes, still(None, view[None]))(0)
     image = np.asarray(axes.images[0].get_array())

@@ -101,7 +101,7 @@ def test_sticky_actions_repeat_with_the_given_probability_and_not_across_episode
     # The deviation of the fraction is sqrt(0.25 * 0.75 / 4000) = 0.007.
     np.testing.assert_allclose((timestep.reward == 3).mean(), 0.25, atol=0.03)
     state, _ = run(env.reset, keys)
-    assert (env.step(keys, state, jnp.full((4000,), 5))[1].reward == 5).all()
+    assert (run(env.step, keys, state, jnp.full((4000,), 5))[1].reward == 5).all()
 
 
 def test_repeated_actions_sum_rewards_and_stop_at_the_end_of_an_episode():

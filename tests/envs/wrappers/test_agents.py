@@ -39,7 +39,7 @@ def test_agents_of_a_game_have_rows_together_with_their_own_rewards():
 
 def test_a_game_takes_the_key_of_its_first_agent():
     env, games = wrappers.AgentRows(Vectorize(Steps())), Vectorize(Steps())
-    _, first = env.reset(KEYS)
+    _, first = run(env.reset, KEYS)
     _, expected = games.reset(KEYS[::2])
     np.testing.assert_array_equal(first.observation.agent_view[::2], expected.observation.agent_view[:, 0])
     np.testing.assert_array_equal(first.observation.agent_view[1::2, 1], expected.observation.agent_view[:, 1, 1])

@@ -8,6 +8,7 @@ from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrapp
 from stoix_like.envs.spaces import choices
 from stoix_like.errors import ConfigError
 from support import nested
+from support.compiled import run
 from support.countable_envs import KEY, ZERO, Counter, play, ramp
 
 
@@ -131,7 +132,7 @@ class TestDictionaries:
     def test_flattened_views_are_floats_sorted_by_name(self):
         plain, env = self.envs(), wrappers.FlattenObservation(self.envs())
         keys = jax.random.split(KEY, 8)
-        view, flat = plain.reset(keys)[1].observation.agent_view, env.reset(keys)[1]
+        view, flat = run(plain.reset, keys)[1].observation.agent_view, run(env.reset, keys)[1]
         assert flat.observation.agent_view.dtype == jnp.float32
         features, pixels = np.split(flat.observation.agent_view, [3], axis=-1)
         np.testing.assert_array_equal(features, view["inner"]["features"])

@@ -9,6 +9,7 @@ from stoix_like.envs.legends import Feature, Legend, find_legend
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from support import nested
+from support.compiled import run
 from support.composed import compose_config
 from support.countable_envs import KEY, ZERO, Counter, play, ramp
 from support.masked import MaskedPair
@@ -94,7 +95,7 @@ def test_flicker_hides_the_whole_view_of_an_environment_at_times():
 def test_noise_has_the_deviation_of_each_entry():
     env = wrappers.NoisyObservation(Vectorize(Counter()), (0.0, 0.5))
     assert (env.observation_space.low.tolist(), env.observation_space.high.tolist()) == ([-100, -np.inf], [100, np.inf])
-    view = env.reset(jax.random.split(KEY, 4000))[1].observation.agent_view
+    view = run(env.reset, jax.random.split(KEY, 4000))[1].observation.agent_view
     assert not view[:, 0].any()
     assert float(view[:, 1].std()) == pytest.approx(0.5, abs=0.02)
     assert float(view[:, 1].mean()) == pytest.approx(0.0, abs=0.03)
