@@ -198,7 +198,7 @@ def test_check_env_reports_faults(attributes, message):
 
 
 def masked(**sizes):
-    legal = {agent: jnp.ones(size, bool) for agent, size in sizes.items()}
+    legal = {agent: np.ones(size, bool) for agent, size in sizes.items()}
     return with_attributes(Collect, get_avail_actions=lambda state: legal)
 
 

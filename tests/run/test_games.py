@@ -32,7 +32,7 @@ PQN = ["system.q_lr=1e-2", "network.actor_network.pre_torso.layer_sizes=[16]"]
 MATCH, WAGES = ["env=own", "env._target_=support.games.Match"], ["env=own", "env._target_=support.games.Wages"]
 BUDGET = ["arch.total_timesteps=24000", "system.epochs=2"]
 HALF = ["system.gamma=0.5", "system.normalize_rewards=false", "system.normalize_observations=false"]
-AGENTS = Observation(jnp.eye(3), jnp.asarray([[True, True], [True, True], [True, False]]))
+AGENTS = jax.device_put(Observation(np.eye(3), np.array([[True, True], [True, True], [True, False]])))
 
 
 def test_a_team_finds_the_best_actions_of_a_matrix_game_and_steps_count_games(tmp_path):

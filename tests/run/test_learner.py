@@ -15,8 +15,10 @@ from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.set_up.setup import RunSetup
 
-STATE = LearnerState(
-    {"actor": jnp.zeros(2), "critic": jnp.ones(2)}, Shard(jnp.ones(3), jnp.ones(1), (), ()), jnp.asarray(True), ()
+STATE = jax.device_put(
+    LearnerState(
+        {"actor": np.zeros(2), "critic": np.ones(2)}, Shard(np.ones(3), np.ones(1), (), ()), np.array(True), ()
+    )
 )
 FIVE = Population((3, 4, 5, 6, 7), {"lr": (0.1, 0.2, 0.3, 0.4, 0.5)}, (0, 1, 2, 3, 4))
 

@@ -7,10 +7,10 @@ import numpy as np
 from stoix_like.storage import checkpoint
 
 ITEMS = {
-    "shared": {"weight": jnp.arange(6.0).reshape(2, 3), "updates": jnp.int32(7)},
+    "shared": {"weight": jax.device_put(np.arange(6.0).reshape(2, 3)), "updates": jnp.int32(7)},
     "rollout_state": {
         "key": jax.random.split(jax.random.key(3), 2),
-        "contacts": jnp.zeros((2, 0, 3), jnp.int32),
+        "contacts": jax.device_put(np.zeros((2, 0, 3), np.int32)),
         "no_keys": jax.random.split(jax.random.key(3), 0),
     },
 }

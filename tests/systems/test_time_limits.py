@@ -47,7 +47,7 @@ from support.tiny_dreamer import NETWORK
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
 # One row per state: first for truncated episodes, then for terminated ones.
-VIEWS = jnp.eye(6)
+VIEWS = jax.device_put(np.eye(6))
 
 
 class Chain(probes.Probe):

@@ -45,19 +45,18 @@ class Shared(NamedTuple):
 
 
 def critic(kernels, bias=0.0):
-    first, second, last = (jnp.asarray(kernel, jnp.float32) for kernel in kernels)
+    first, second, last = (np.asarray(kernel, np.float32) for kernel in kernels)
 
     def dense(kernel):
-        return {"kernel": kernel, "bias": jnp.full(kernel.shape[1], bias)}
+        return jax.device_put({"kernel": kernel, "bias": np.full(kernel.shape[1], bias)})
 
     torso = {"Dense_0": dense(first), "Dense_1": dense(second)}
     return {"params": {"networks_0": {"torso": torso, "critic_head": {"Dense_0": dense(last)}}}}
 
 
 def shared_of(online, count, alpha):
-    moments = optax.ScaleByAdamState(
-        jnp.asarray(count), *(jax.tree.map(lambda leaf: leaf + count, online) for _ in range(2))
-    )
+    means = jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf) + count, online))
+    moments = optax.ScaleByAdamState(jnp.asarray(count), means, means)
     schedule = optax.ScaleByScheduleState(jnp.asarray(count))
     params = Params(OnlineAndTarget(online, online), jnp.asarray(alpha))
     return Shared(params, OptStates((moments, schedule)), *(jnp.asarray(count) for _ in range(2)))
