@@ -8,6 +8,7 @@ import pytest
 
 from stoix_like.utils import jax_utils
 from stoix_like.utils.jax_utils import periodically
+from support.compiled import run
 from support.programs import branches
 
 
@@ -31,7 +32,7 @@ def test_shape_utilities_count_merge_prepend_and_unreplicate():
     assert jax_utils.count_parameters({}) == 0
     assert jax_utils.ndim_at_least(jnp.zeros((2, 3)), 2)
     assert not jax_utils.ndim_at_least(jnp.zeros(2), 2)
-    x = jnp.arange(24).reshape(2, 3, 4)
+    x = jax.device_put(np.arange(24).reshape(2, 3, 4))
     np.testing.assert_array_equal(jax_utils.merge_leading_dims(x, 2), x.reshape(6, 4))
     np.testing.assert_array_equal(jax_utils.merge_leading_dims(x, 1), x)
     assert jax_utils.merge_leading_dims(jnp.zeros((0, 3, 4)), 2).shape == (0, 4)
@@ -60,35 +61,37 @@ def test_aot_compile_logs_and_keeps_donated_arguments(caplog):
 
 # By hand: (1, 3) has mean 2 and variance 1.
 def test_standardize_matches_hand_computed_values_and_zeroes_constants():
-    np.testing.assert_allclose(jax_utils.standardize(jnp.array([1.0, 3.0])), [-1.0, 1.0])
+    np.testing.assert_allclose(run(jax_utils.standardize, jnp.array([1.0, 3.0])), [-1.0, 1.0])
     for constant in (0.0, 0.1, 1e4):
-        standardized = jax_utils.standardize(jnp.full((7, 3), constant))
-        assert (jnp.abs(standardized) < 1e-2).all()
+        standardized = run(jax_utils.standardize, jax.device_put(np.full((7, 3), constant)))
+        assert (np.abs(standardized) < 1e-2).all()
     # The mean of this many values has a rounding error, which must not be scaled up.
-    np.testing.assert_allclose(jax_utils.standardize(jnp.full(2048, 123.456)), 0.0, atol=1e-6)
+    np.testing.assert_allclose(run(jax_utils.standardize, jax.device_put(np.full(2048, 123.456))), 0.0, atol=1e-6)
 
 
 def test_standardize_uses_the_whole_mapped_batch():
-    x = jax.random.normal(jax.random.key(0), (2, 3, 5)) + jnp.arange(6.0).reshape(2, 3, 1)
+    x = jax.device_put(np.random.default_rng(0).normal(size=(2, 3, 5)) + np.arange(6.0).reshape(2, 3, 1))
     inner = jax.vmap(lambda part: jax_utils.standardize(part, ("device", "batch")), axis_name="batch")
     mapped = jax.jit(jax.vmap(inner, axis_name="device"))(x)
-    np.testing.assert_allclose(mapped, jax_utils.standardize(x), rtol=1e-5, atol=1e-5)
-    alone = jax.vmap(jax_utils.standardize)(x)
+    np.testing.assert_allclose(mapped, run(jax_utils.standardize, x), rtol=1e-5, atol=1e-5)
+    alone = run(jax.vmap(jax_utils.standardize), x)
     assert not np.allclose(alone, mapped, atol=1e-2)
 
 
 def test_explained_variance_matches_hand_computed_values():
     """Targets 0, 2, 4, 6 have variance 5; errors 0, 0, 2, 2 have variance 1, and so 1 - 1 / 5 is explained."""
-    target = jnp.array([0.0, 2.0, 4.0, 6.0])
-    prediction = target - jnp.array([0.0, 0.0, 2.0, 2.0])
-    assert float(jax_utils.explained_variance(prediction, target)) == pytest.approx(0.8)
-    assert float(jax_utils.explained_variance(target + 3.0, target)) == pytest.approx(1.0)
-    assert float(jax_utils.explained_variance(jnp.ones(4), target)) == pytest.approx(0.0)
+    target = np.array([0.0, 2.0, 4.0, 6.0], np.float32)
+    prediction = target - np.array([0.0, 0.0, 2.0, 2.0], np.float32)
+    explained = jax.jit(jax_utils.explained_variance)
+    ones = np.ones(4, np.float32)
+    assert float(explained(prediction, target)) == pytest.approx(0.8)
+    assert float(explained(target + 3.0, target)) == pytest.approx(1.0)
+    assert float(explained(ones, target)) == pytest.approx(0.0)
     # Over two shards, whose own variances are 1.
     shards = (prediction.reshape(2, 2), target.reshape(2, 2))
-    mapped = jax.vmap(lambda p, t: jax_utils.explained_variance(p, t, ("batch",)), axis_name="batch")(*shards)
+    mapped = jax.jit(jax.vmap(lambda p, t: jax_utils.explained_variance(p, t, ("batch",)), axis_name="batch"))(*shards)
     np.testing.assert_allclose(mapped, 0.8, rtol=1e-6)
-    assert jnp.isfinite(jax_utils.explained_variance(target, jnp.ones(4)))
+    assert np.isfinite(explained(target, ones))
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -100,7 +103,7 @@ def test_explained_variance_refuses_targets_that_would_broadcast():
 @pytest.mark.parametrize("length", [1, 2, 12, 512, 1000])
 def test_random_order_is_a_permutation(length):
     order = jax.jit(jax_utils.random_order, static_argnums=1)(jax.random.key(3), length)
-    np.testing.assert_array_equal(jnp.sort(order), jnp.arange(length))
+    np.testing.assert_array_equal(np.sort(order), np.arange(length))
 
 
 def test_random_order_supports_lengths_above_2_to_the_22():
@@ -122,9 +125,10 @@ def test_random_order_is_uniform():
 
 def test_periodically_takes_a_step_every_period_calls():
     """Six calls with period 3 take two steps; the mean of the metrics equals the mean over the two steps, 10 and 20."""
-    reported, value = [], jnp.zeros(())
+    reported, value = [], np.float32(0.0)
+    step = jax.jit(lambda value, count: periodically(lambda x: (x + 10.0, {"value": x + 10.0}), value, count, 3))
     for count in range(6):
-        value, metrics = periodically(lambda x: (x + 10.0, {"value": x + 10.0}), value, jnp.asarray(count), 3)
+        value, metrics = step(value, count)
         reported.append(float(metrics["value"]))
     assert float(value) == 20.0
     assert reported == [0.0, 0.0, 30.0, 0.0, 0.0, 60.0]
