@@ -44,19 +44,23 @@ def test_postprocessed_samples_have_no_density():
 @pytest.mark.parametrize("cell", ["gru", "lstm", "mingru", nn.GRUCell])
 def test_stacked_cells_equal_the_chain_of_cells(cell):
     stacked = StackedRNN(3, cell, num_layers=2)
-    x = jax.random.normal(KEY, (5, 4))
-    states = stacked.initialize_carry(x.shape)
-    params = jax.jit(stacked.init)(KEY, states, x)
-    new_states, y = run(stacked.apply, params, states, x)
-    assert (len(new_states), y.shape) == (2, (5, 3))
-    chained = x
-    for layer, (state, built) in enumerate(zip(states, stacked._cells(parent=None), strict=True)):
-        name = sorted(params["params"])[layer]
-        expected, chained = run(built.apply, {"params": params["params"][name]}, state, chained)
-        jax.tree.map(np.testing.assert_array_equal, new_states[layer], expected)
+
+    @jax.jit
+    def outputs(x):
+        states = stacked.initialize_carry(x.shape)
+        params = stacked.init(KEY, states, x)
+        with pytest.raises(ValueError, match="zip"):
+            stacked.apply(params, states[:1], x)
+        expected, chained = [], x
+        for name, state, built in zip(sorted(params["params"]), states, stacked._cells(parent=None), strict=True):
+            state, chained = built.apply({"params": params["params"][name]}, state, chained)
+            expected.append(state)
+        return stacked.apply(params, states, x), (tuple(expected), chained)
+
+    (states, y), (expected, chained) = outputs(np.random.default_rng(0).normal(size=(5, 4)))
+    assert (len(states), y.shape) == (2, (5, 3))
+    jax.tree.map(np.testing.assert_array_equal, tuple(states), expected)
     np.testing.assert_array_equal(y, chained)
-    with pytest.raises(ValueError, match="zip"):
-        run(stacked.apply, params, states[:1], x)
 
 
 def documented_names():

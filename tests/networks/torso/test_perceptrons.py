@@ -12,7 +12,6 @@ from stoix_like.networks.torso import (
     SimBaTorso,
     SimBaV2Torso,
 )
-from support.compiled import run
 from support.torsos import assert_any_leading_axes, assert_pixels_are_scaled
 
 KEY = jax.random.key(0)
@@ -48,17 +47,21 @@ def test_mlp_matches_hand_computed_output():
 
 def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
     """A unit is dropped with probability 1/2 and doubled otherwise; normalisation hides the doubling, not the zeros."""
-    torso, x = MLPTorso((64,), dropout_rate=0.5), jnp.ones((200, 3))
-    params = jax.jit(torso.init)(KEY, x)
-    plain, dropped = run(torso.apply, params, x), run(torso.apply, params, x, rngs={"dropout": jax.random.key(1)})
+    torso, normalised = (MLPTorso((64,), use_layer_norm=norm, dropout_rate=0.5) for norm in (False, True))
+
+    @jax.jit
+    def outputs(x):
+        params, rngs = torso.init(KEY, x), {"dropout": jax.random.key(1)}
+        of_normalised = normalised.apply(normalised.init(KEY, x), x, rngs=rngs)
+        return torso.apply(params, x), torso.apply(params, x, rngs=rngs), of_normalised
+
+    plain, dropped, y = map(np.asarray, outputs(np.ones((200, 3), np.float32)))
     kept = dropped[:, plain[0] > 0] != 0
     # About 32 positive units × 200 rows: a standard error of 0.5 / sqrt(6400) = 0.006.
     assert float(kept.mean()) == pytest.approx(0.5, abs=0.03)
-    np.testing.assert_allclose(dropped, jnp.where(dropped != 0, 2.0 * plain, 0.0), rtol=1e-5)
-    normalised = MLPTorso((64,), use_layer_norm=True, dropout_rate=0.5)
-    y = normalised.apply(jax.jit(normalised.init)(KEY, x), x, rngs={"dropout": jax.random.key(1)})
+    np.testing.assert_allclose(dropped, np.where(dropped != 0, 2.0 * plain, 0.0), rtol=1e-5)
     # Dropped units are 0 before normalisation, hence equal within a row afterwards.
-    smallest = [np.unique(np.asarray(row), return_counts=True)[1].max() for row in y[:20]]
+    smallest = [np.unique(row, return_counts=True)[1].max() for row in y[:20]]
     assert min(smallest) > 10
 
 
