@@ -220,13 +220,11 @@ def members(run: Run) -> list[Member]:
 
 
 def samples(run: Run) -> list[Member]:
-    """Return the members of a run that are independent of each other, for statistics.
-
-    If members copy each other, this is the member that evaluated best last: no episode of the absolute metric chose it.
-    """
+    """Return the members of a run that are independent of each other, for statistics."""
     found = members(run)
     if not evolves(run):
         return found
+    # Not the one that the absolute metric chose: its episodes are fresh.
     return [found[run.last.get("population/best_member", 0)]._replace(seed=int(run.config["arch"]["seed"]))]
 
 

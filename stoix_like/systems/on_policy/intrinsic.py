@@ -212,7 +212,7 @@ class _RND(_Bonus):
 
     Its returns continue beyond the end of episodes. Unlike in the paper, both networks have one architecture, the
     predictor learns from every step, intrinsic advantages weigh as much as the task's, not half as much, and
-    images are not normalised.
+    images and symbols are not normalised.
 
     Source: Burda et al., Exploration by Random Network Distillation (2018), arXiv:1810.12894, section 2.
     """
@@ -313,7 +313,6 @@ def make_intrinsic(config: IntrinsicReward | None, system: Any, spec: SystemSpec
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES), *body),
         optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
-        # A torso of symbols needs them as they are.
         normalizer=make_normalizer(not isinstance(actor.pre_torso, GridTorso), spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
         advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
