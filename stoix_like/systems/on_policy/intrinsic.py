@@ -47,8 +47,7 @@ class IntrinsicReward(DataFile):
 
     # `rnd`, `gail` with `data` as demonstrations, or None for no intrinsic reward.
     intrinsic: Annotated[str | None, one_of("rnd", "gail")] = None
-    # Weight of its advantages; the task's have weight one.
-    intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0
+    intrinsic_weight: Annotated[float, at_least(0.0)] = 1.0  # of its advantages; the task's have weight one
     intrinsic_gamma: Annotated[float, between(0.0, 1.0)] = 0.99  # its discount per step
     intrinsic_lr: Annotated[float, above(0.0)] = 1e-3  # Adam learning rate of its networks
 
