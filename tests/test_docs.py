@@ -268,19 +268,6 @@ def test_every_training_of_a_page_composes(page):
         parse_config(compose_config(overrides))
 
 
-def test_trainings_are_found_in_a_page():
-    text = """`stoix-like train -m +experiment=ppo_snake env=a,b 'arch.seed=range(0,3)' system.x=[1,2]`
-
-    stoix-like train system=sac/ff_sac \\
-        env=own  # comment
-    stoix-like train env=$ENV
-    """
-    assert [*trainings(text)] == [
-        ["+experiment=ppo_snake", "env=a", "arch.seed=0", "system.x=[1,2]"],
-        ["system=sac/ff_sac", "env=own"],
-    ]
-
-
 def test_the_readme_has_no_relative_links():
     """They break on package indexes."""
     text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -86,19 +86,6 @@ def test_every_measure_runs(benchmark, monkeypatch, name):
     assert row.get("value", row.get("cpu")) > 0.0
 
 
-def test_a_trial_has_fewer_environments_members_and_steps(benchmark):
-    scenario = benchmark.scenarios.SCENARIOS["population_256"].scaled(0.01)
-    # 4 environments are few already, 256 x 0.01 = 2.56, and 1,000 steps too few.
-    sizes = ("arch.total_num_envs=4", "arch.total_timesteps=4096", "arch.population.size=2")
-    assert scenario.overrides[-5:-2] == sizes
-    peer = scenario.peers["rejax"]
-    assert (peer["members"], peer["create"]["num_envs"], peer["create"]["total_timesteps"]) == (2, 4, 4096)
-    assert benchmark.scenarios.SCENARIOS["ppo_4096"].scaled(0.5).overrides[-4:-2] == (
-        "arch.total_num_envs=2048",
-        "arch.total_timesteps=10000000",
-    )
-
-
 def test_every_accelerator_has_its_section(benchmark, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- accelerators -->\n\nNone has been measured.\n\n<!-- end -->\nafter\n")
@@ -138,30 +125,6 @@ def test_the_recorded_counts_are_those_of_todays_scenarios(benchmark):
     for target in benchmark.kernels.TARGETS:
         for name, scenario in benchmark.scenarios.KERNEL_SCENARIOS.items():
             assert recorded[target][name]["stoix_like"]["settings"] == list(scenario.overrides), (target, name)
-
-
-def test_rejax_is_counted_again_when_its_settings_have_changed(benchmark, monkeypatch, tmp_path):
-    kernels, record, counted = benchmark.kernels, tmp_path / "kernels.json", []
-
-    def count_rejax(name, target, python):
-        counted.append(target.name)
-        return {"launches": 2, "cost": 1}
-
-    old = {"stoix_like": {"launches": 1}, "rejax": {"launches": 9, "cost": 1}}
-    jax = importlib.metadata.version("jax")
-    record.write_text(json.dumps({"jax": jax, **{target: {"sac": old} for target in kernels.TARGETS}}))
-    for name, value in (("RECORD", record), ("count_ours", lambda *_: {"launches": 1}), ("count_rejax", count_rejax)):
-        monkeypatch.setattr(kernels, name, value)
-    monkeypatch.setattr(sys, "argv", ["kernels", "sac", "--peers", str(tmp_path)])
-    kernels.main()
-    # No settings were recorded; then, they are the same.
-    kernels.main()
-    assert counted == ["h200", "v5e-1"]
-    settings = kernels.KERNEL_SCENARIOS["sac"].peers["rejax"]["create"]
-    monkeypatch.setitem(settings, "batch_size", 512)
-    kernels.main()
-    assert counted == 2 * ["h200", "v5e-1"]
-    assert json.loads(record.read_text())["h200"]["sac"]["rejax"]["launches"] == 2
 
 
 def test_speeds_of_the_page_are_those_of_a_default_run_on_a_cpu(benchmark):
@@ -237,16 +200,6 @@ def test_a_single_file_is_compared_with_its_system(benchmark):
     file, ours = row["returns"]
     assert file == pytest.approx(ours)
     assert len(set(file)) == 2
-
-
-def test_single_files_are_tabled_by_the_median_of_ratios(benchmark):
-    # Ratios of 2, 0.5 and 1.
-    seconds = [(2.0, 1.0), (2.0, 4.0), (3.0, 3.0)]
-    row = {"system": "ppo/ff_ppo", "environment": "gymnax/cartpole", "steps": 1000, "seconds": seconds}
-    lines = benchmark.single_files.table([row | {"returns": ([1.0] * 5, [2.0] * 5)}]).splitlines()
-    assert len(lines) == 3
-    numbers = "2.00 | 3.00 | 1.00 | 1.0 [1.0, 1.0] | 2.0 [2.0, 2.0] |"
-    assert lines[2] == f"| `ff_ppo.py` | 1,000 steps of cartpole | {numbers}"
 
 
 @pytest.mark.parametrize(

@@ -66,49 +66,6 @@ def test_a_signal_may_stop_a_run_but_not_be_ignored(modules):
     assert judged(1, 2.5) == ["EXIT 1: "]
 
 
-def test_a_damaged_directory_differs_in_one_file(modules, tmp_path):
-    damage = modules["faults"].damage
-    seen = set()
-    for seed in range(40):
-        directory = tmp_path / str(seed) / "10"
-        directory.mkdir(parents=True)
-        contents = {"a": b"\0" * 8, "b": b"abc"}
-        for name, content in contents.items():
-            (directory / name).write_bytes(content)
-        what = damage(directory, random.Random(seed))
-        left = {path.name: path.read_bytes() for path in directory.iterdir()}
-        (changed,) = [name for name in contents if left.get(name) != contents[name]]
-        assert f"checkpoints/10/{changed}" in what
-        if what.startswith("flip"):
-            one, other = (int.from_bytes(value[changed]) for value in (left, contents))
-            assert (one ^ other).bit_count() == 1
-        seen.add(what.split()[0])
-    assert seen == {"flip", "truncate", "delete"}
-
-
-def test_records_of_a_full_disk_are_those_of_the_uninterrupted_run(modules):
-    wrong_lines = modules["disks"].wrong_lines
-    expected = [json.dumps({"return": number}) for number in (1, 2, 3)]
-    timed = '{"return": 1, "wall_seconds": 3}\n'
-    assert wrong_lines("", expected) == []
-    assert wrong_lines(timed + '{"return": 3}\n{"retu', expected) == []
-    assert "torn" in wrong_lines('{"retu\n' + timed, expected)[0]
-    assert "DIFFERENCE" in wrong_lines('{"return": 4}\n', expected)[0]
-
-
-def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
-    hostile = modules["hostile"]
-    (tmp_path / "7").mkdir()
-    for name in ("canary", "7/canary"):
-        (tmp_path / name).write_text(hostile.CANARY)
-    assert hostile.harm(tmp_path) == []
-    (tmp_path / "ran").touch()
-    (tmp_path / "canary").write_text("changed")
-    (tmp_path / "7" / "canary").unlink()
-    harm = hostile.harm(tmp_path)
-    assert [text.split(": ")[1] for text in harm] == ["7/canary was deleted", "ran was written", "canary was changed"]
-
-
 @pytest.mark.slow
 def test_a_wrong_value_goes_to_every_key_in_turn(modules, monkeypatch):
     fuzz = modules["fuzz"]

@@ -64,20 +64,18 @@ def test_what_is_constant_in_data_may_vary_in_evaluations(min_std, expected):
     np.testing.assert_allclose(apart(np.full((8, 4, 1), 0.5, np.float32)), np.full((4, 1), expected), rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("max_return", "expected"), [(100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)]
-)
-def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return(max_return, expected):
+def scaled(scaler, batch, rewards):
+    statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
+    return scaler.apply(statistics, rewards), returns
+
+
+def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return():
     """The returns of the test above, of rewards halved in the buffer; the largest magnitude of the halves is 2."""
-    scaler = make_return_scaler(scaling(True, max_return), GAMMA, 0.5, Axes())
-
-    def scaled(batch, rewards):
-        statistics, returns = scaler.update(scaler.init(), scaler.init_returns(2), batch)
-        return scaler.apply(statistics, rewards), returns
-
     batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
-    found, returns = run(scaled, batch, jnp.asarray([3.0]))
-    np.testing.assert_allclose(found, [3.0 / expected], rtol=1e-5)
+    for max_return, expected in ((100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)):
+        scaler = make_return_scaler(scaling(True, max_return), GAMMA, 0.5, Axes())
+        found, returns = run(scaled, scaler, batch, jnp.asarray([3.0]))
+        np.testing.assert_allclose(found, [3.0 / expected], rtol=1e-5)
     np.testing.assert_allclose(returns, [2.0, -0.75])
 
 
