@@ -17,16 +17,16 @@ B, T, A = 3, 6, 2
 class Batch(NamedTuple):
     """Random data `[B, T, ...]`, or `[T, B, ...]` once transposed."""
 
-    r_t: jax.Array
-    discount_t: jax.Array
-    v_tm1: jax.Array
-    v_t: jax.Array
-    q_tm1: jax.Array
-    q_next: jax.Array  # value of the action taken at the successor; the last entry is unused
-    log_rho: jax.Array  # of the action at tm1
-    q_t: jax.Array
-    pi_t: jax.Array
-    truncation_t: jax.Array
+    r_t: np.ndarray
+    discount_t: np.ndarray
+    v_tm1: np.ndarray
+    v_t: np.ndarray
+    q_tm1: np.ndarray
+    q_next: np.ndarray  # value of the action taken at the successor; the last entry is unused
+    log_rho: np.ndarray  # of the action at tm1
+    q_t: np.ndarray
+    pi_t: np.ndarray
+    truncation_t: np.ndarray
 
 
 @functools.cache
@@ -34,10 +34,10 @@ def make_batch(seed=0, batch=B, time=T):
     rng = np.random.default_rng(seed)
 
     def normal(*shape):
-        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+        return rng.normal(size=shape).astype(np.float32)
 
     values = normal(batch, time + 1)
-    discount = jnp.asarray(0.9 * (rng.random((batch, time)) > 0.2), jnp.float32)
+    discount = np.float32(0.9 * (rng.random((batch, time)) > 0.2))
     return Batch(
         r_t=normal(batch, time),
         discount_t=discount,
@@ -47,8 +47,8 @@ def make_batch(seed=0, batch=B, time=T):
         q_next=normal(batch, time),
         log_rho=normal(batch, time),
         q_t=normal(batch, time, A),
-        pi_t=jax.nn.softmax(normal(batch, time, A)),
-        truncation_t=jnp.zeros((batch, time), bool),
+        pi_t=rng.dirichlet(np.ones(A), (batch, time)).astype(np.float32),
+        truncation_t=np.zeros((batch, time), bool),
     )
 
 
@@ -156,8 +156,11 @@ def assert_close(actual, expected, **kw):
 
 
 def with_truncations(b, seed=1):
-    flags = np.random.default_rng(seed).random(b.r_t.shape) < 0.4
-    return b._replace(truncation_t=jnp.asarray(flags))
+    return b._replace(truncation_t=np.random.default_rng(seed).random(b.r_t.shape) < 0.4)
+
+
+swapped = functools.partial(jax.tree.map, lambda x: np.swapaxes(x, 0, 1))
+gae = jax.jit(ms.batch_truncated_generalized_advantage_estimation, static_argnames="time_major")
 
 
 # By hand, gamma = lambda = 1/2, r = (1, 2, 3), v = (1, 2, 4, 8):
@@ -169,11 +172,9 @@ def with_truncations(b, seed=1):
     [(False, False, [1.6875, 2.75, 3.0]), (False, True, [1.5, 2.0, 3.0]), (True, False, [1.0, 0.0, 3.0])],
 )
 def test_gae_matches_hand_computed_values(terminated, truncated, expected):
-    values = jnp.array([[1.0, 2.0, 4.0, 8.0]])
-    discount = jnp.array([[0.5, 0.0 if terminated else 0.5, 0.5]])
-    truncation = jnp.array([[False, truncated, False]])
-    gae = ms.batch_truncated_generalized_advantage_estimation
-    advantage, target = run(gae, jnp.array([[1.0, 2.0, 3.0]]), discount, 0.5, values=values, truncation_t=truncation)
+    rewards, values = np.float32([[1.0, 2.0, 3.0]]), np.float32([[1.0, 2.0, 4.0, 8.0]])
+    discount = np.float32([[0.5, 0.0 if terminated else 0.5, 0.5]])
+    advantage, target = gae(rewards, discount, 0.5, values=values, truncation_t=np.array([[False, truncated, False]]))
     np.testing.assert_allclose(advantage, [expected])
     np.testing.assert_allclose(target, np.add([expected], values[:, :-1]))
 
@@ -183,30 +184,31 @@ def test_gae_matches_hand_computed_values(terminated, truncated, expected):
 #   lambda = 1/2: G_3 = 8, G_2 = 2 + (4/2 + 8/2)/2 = 5, G_1 = 1 + (2/2 + 5/2)/2 = 2.75
 #   discounted: G_3 = 8, G_2 = 6, G_1 = 4
 def test_returns_match_hand_computed_values():
-    r, discount, v = jnp.array([[1.0, 2.0, 4.0]]), jnp.full((1, 3), 0.5), jnp.array([[2.0, 4.0, 8.0]])
-    np.testing.assert_allclose(run(ms.batch_n_step_bootstrapped_returns, r, discount, v, 1), [[2.0, 4.0, 8.0]])
-    np.testing.assert_allclose(run(ms.batch_n_step_bootstrapped_returns, r, discount, v, 2), [[3.0, 6.0, 8.0]])
-    np.testing.assert_allclose(run(ms.batch_lambda_returns, r, discount, v, 0.5), [[2.75, 5.0, 8.0]])
-    for bootstrap in (v, 8.0, jnp.array([8.0])):
-        np.testing.assert_allclose(run(ms.batch_discounted_returns, r, discount, bootstrap), [[4.0, 6.0, 8.0]])
-    q = jnp.stack([v, v - 1.0], axis=-1)
-    np.testing.assert_allclose(run(ms.batch_q_lambda, r, discount, q, 0.5), [[2.75, 5.0, 8.0]])
+    @jax.jit
+    def results(r, discount, v):
+        n_step = [ms.batch_n_step_bootstrapped_returns(r, discount, v, n) for n in (1, 2)]
+        discounted = [ms.batch_discounted_returns(r, discount, bootstrap) for bootstrap in (v, 8.0, v[:, -1])]
+        q = jnp.stack([v, v - 1.0], axis=-1)
+        by_lambda = ms.batch_lambda_returns(r, discount, v, 0.5), ms.batch_q_lambda(r, discount, q, 0.5)
+        return *n_step, *discounted, *by_lambda, ms.batch_peng_q_lambda(r, discount, q, jnp.full_like(q, 0.5), 0.5)
+
+    found = results(*np.float32([[[1, 2, 4]], [[0.5] * 3], [[2, 4, 8]]]))
+    expected = [[2.0, 4.0, 8.0], [3.0, 6.0, 8.0], *[[4.0, 6.0, 8.0]] * 3, *[[2.75, 5.0, 8.0]] * 2]
     # A uniform policy has the mean value v - 1/2: G_3 = 7.75, G_2 = 2 + (3.5 + 7.75)/4, G_1 = 1 + (1.5 + G_2)/4.
-    uniform = run(ms.batch_peng_q_lambda, r, discount, q, jnp.full_like(q, 0.5), 0.5)
-    np.testing.assert_allclose(uniform, [[2.578125, 4.8125, 7.75]])
+    np.testing.assert_allclose(found, [[row] for row in (*expected, [2.578125, 4.8125, 7.75])])
 
 
 # By hand, gamma = 1, r = (1, 1), v = (0, 0), q = 3, c = 1/2: G_2 = 1, G_1 = 1 + (0 - 3/2 + 1/2) = 0.
 # Retrace with log rho = log 1/2 has that c; with a ratio above 1 it has c = 1: G_1 = 1 - 3 + 1 = -1.
 def test_off_policy_returns_match_hand_computed_values():
-    r, ones, v, q = jnp.ones((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.full((1, 1), 3.0)
-    returns = run(ms.batch_general_off_policy_returns_from_q_and_v, q, v, r, ones, jnp.full((1, 1), 0.5))
-    np.testing.assert_allclose(returns, [[0.0, 1.0]])
-    q_tm1 = jnp.array([[1.0, 2.0]])
-    errors = run(ms.batch_retrace_continuous, q_tm1, q, v, r, ones, jnp.log(jnp.full((1, 1), 0.5)), 1.0)
-    np.testing.assert_allclose(errors, [[-1.0, -1.0]])
-    errors = run(ms.batch_retrace_continuous, q_tm1, q, v, r, ones, jnp.full((1, 1), 3.0), 1.0)
-    np.testing.assert_allclose(errors, [[-2.0, -1.0]])
+    @jax.jit
+    def results(ones, v, q_tm1, q, half):
+        retrace = functools.partial(ms.batch_retrace_continuous, q_tm1, q, v, ones, ones, lambda_=1.0)
+        returns = ms.batch_general_off_policy_returns_from_q_and_v(q, v, ones, ones, half)
+        return returns, retrace(log_rhos=jnp.log(half)), retrace(log_rhos=q)
+
+    found = results(*np.float32([[[1, 1]], [[0, 0]], [[1, 2]]]), *np.float32([[[3]], [[0.5]]]))
+    np.testing.assert_allclose(found, [[[0.0, 1.0]], [[-1.0, -1.0]], [[-2.0, -1.0]]])
 
 
 # By hand, gamma = 1, r = (1, 1), v = 0, rho = (1/2, 4):
@@ -221,9 +223,9 @@ def test_off_policy_returns_match_hand_computed_values():
     ],
 )
 def test_vtrace_matches_hand_computed_values(rho, thresholds, expected):
-    zeros, ones = jnp.zeros((1, 2)), jnp.ones((1, 2))
+    zeros, ones, rho = np.float32([[[0.0, 0.0]], [[1.0, 1.0]], [rho]])
     vtrace = functools.partial(ms.batch_vtrace_td_error_and_advantage, **thresholds)
-    found = run(vtrace, zeros, zeros, ones, ones, jnp.array([rho]))
+    found = jax.jit(vtrace)(zeros, zeros, ones, ones, rho)
     for leaf, row in zip((found.errors, found.pg_advantage, found.q_estimate), expected, strict=True):
         np.testing.assert_allclose(leaf, [row])
 
@@ -232,14 +234,14 @@ def test_vtrace_matches_hand_computed_values(rho, thresholds, expected):
 #   D_2 = 1, D_1 = 1 + 3/2 * 1 = 2.5; errors = (2 * 2.5, 3 * 1) = (5, 3); truncated after step 1: D_1 = 1, error 2
 #   with v_t = (4, 0): D_1 = 5 when truncated, error 10
 def test_importance_corrected_errors_match_hand_computed_values():
-    r, ones, rho, values = jnp.ones(2), jnp.ones(2), jnp.array([2.0, 3.0]), jnp.zeros(3)
-    errors = functools.partial(run, ms.importance_corrected_td_errors, r, ones, rho, 0.5, values)
-    np.testing.assert_allclose(errors(), [5.0, 3.0])
-    truncated = jnp.array([True, False])
-    for truncation in (truncated, truncated.astype(jnp.float32)):
-        np.testing.assert_allclose(errors(truncation), [2.0, 3.0])
-    np.testing.assert_allclose(errors(truncated, v_t=jnp.array([4.0, 0.0])), [10.0, 3.0])
-    np.testing.assert_allclose(errors(associative=True, stop_target_gradients=True), [5.0, 3.0])
+    @jax.jit
+    def results(ones, rho, truncated, v_t):
+        errors = functools.partial(ms.importance_corrected_td_errors, ones, ones, rho, 0.5, jnp.zeros(3))
+        plain = errors(), errors(associative=True, stop_target_gradients=True)
+        return *plain, errors(truncated), errors(truncated.astype(jnp.float32)), errors(truncated, v_t=v_t)
+
+    found = results(*np.float32([[1, 1], [2, 3]]), np.array([True, False]), np.float32([4, 0]))
+    np.testing.assert_allclose(found, [*[[5.0, 3.0]] * 2, *[[2.0, 3.0]] * 2, [10.0, 3.0]])
 
 
 def _rlax(b, lambda_):
@@ -281,27 +283,25 @@ def test_results_agree_with_rlax(function):
 @pytest.mark.parametrize("associative", [False, True])
 def test_time_major_transposes_the_result(function, associative):
     b = with_truncations(make_batch())
-    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b)
-    actual = compiled(function, time_major=True, associative=associative)(swapped, 0.7)
-    expected = compiled(function)(b, 0.7)
-    assert_close(actual, jax.tree.map(jnp.transpose, expected))
+    actual = compiled(function, time_major=True, associative=associative)(swapped(b), 0.7)
+    assert_close(actual, swapped(compiled(function)(b, 0.7)))
 
 
 @by_function
 def test_truncation_splits_a_sequence_into_two(function):
     last = 2
     b = make_batch()
-    whole = compiled(function)(b._replace(truncation_t=b.truncation_t.at[:, last].set(True)), 0.7)
+    whole = compiled(function)(b._replace(truncation_t=b.truncation_t | (np.arange(T) == last)), 0.7)
     head, tail = (jax.tree.map(lambda x, p=part: x[:, p], b) for part in (slice(last + 1), slice(last + 1, None)))
     parts = (compiled(function)(part, 0.7) for part in (head, tail))
-    assert_close(whole, jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), *parts))
+    assert_close(whole, jax.tree.map(lambda x, y: np.concatenate([x, y], axis=1), *parts))
 
 
 @by_function
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_extreme_inputs_give_finite_results(function, discount):
     b = with_truncations(make_batch())
-    b = b._replace(discount_t=jnp.full_like(b.discount_t, discount), log_rho=jnp.where(b.log_rho > 0, 1e4, -1e4))
+    b = b._replace(discount_t=np.full_like(b.discount_t, discount), log_rho=1e4 * np.sign(b.log_rho))
     for associative in (False, True):
         for lambda_ in (0.0, 1.0):
             for leaf in jax.tree.leaves(compiled(function, associative=associative)(b, lambda_)):
@@ -311,19 +311,21 @@ def test_extreme_inputs_give_finite_results(function, discount):
 # The products of these ratios overflow, before and after a step where the episode terminated.
 @pytest.mark.parametrize("associative", [False, True])
 def test_products_of_large_ratios_stay_finite(associative):
-    ones = jnp.ones(8)
     errors = functools.partial(ms.importance_corrected_td_errors, associative=associative)
-    for rho in (1e8, 1e30, jnp.inf):
-        discount = ones.at[4].set(0.0)
-        result = jax.jit(errors)(ones, discount, rho * ones, 1.0, jnp.zeros(9))
-        assert np.isfinite(result).all()
+    returns = functools.partial(ms.batch_general_off_policy_returns_from_q_and_v, associative=associative)
+
+    @jax.jit
+    def results(ones, discount, huge):
+        arrays = jnp.zeros((1, 7)), ones[None] * 0.0, ones[None], discount[None], huge[None, :7]
+        return errors(ones, discount, huge, 1.0, jnp.zeros(9)), returns(*arrays)
+
+    ones = np.ones(8, np.float32)
+    for rho in np.float32([1e8, 1e30, np.inf]):
+        result, products = map(np.asarray, results(ones, np.float32(np.arange(8) != 4), rho * ones))
+        assert np.isfinite(np.append(result, products)).all()
         assert (result > 0).all()
-        huge = jnp.full((1, 7), rho)
-        arguments = jnp.zeros((1, 7)), ones[None] * 0.0, ones[None], discount[None], huge
-        returns = functools.partial(ms.batch_general_off_policy_returns_from_q_and_v, associative=associative)
-        assert np.isfinite(jax.jit(returns)(*arguments)).all()
     # Without overflow the results are exact: 1e8 at the end, 1e8 (1 + 1e8) before.
-    result = run(errors, ones[:2], ones[:2], 1e8 * ones[:2], 1.0, jnp.zeros(3))
+    result = jax.jit(errors)(ones[:2], ones[:2], 1e8 * ones[:2], 1.0, np.zeros(3, np.float32))
     np.testing.assert_allclose(result, [1e16, 1e8], rtol=1e-6)
 
 
@@ -340,26 +342,30 @@ def test_dtypes_may_be_low_precision_or_mixed(function, associative, fields):
     # 0.75 is exact in bfloat16; the reference uses the rounded inputs.
     actual = compiled(function, associative=associative)(low, 0.75)
     expected = compiled(function)(rounded, 0.75)
-    dtype = jnp.bfloat16 if fields == LOW else jnp.float32
-    tolerance = 0.15 if dtype == jnp.bfloat16 else 0.05
+    tolerance = 0.15 if fields == LOW else 0.05
     for leaf, reference in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         if fields == LOW:
-            assert leaf.dtype == dtype
+            assert leaf.dtype == jnp.bfloat16
         np.testing.assert_allclose(np.asarray(leaf, np.float32), reference, rtol=tolerance, atol=tolerance)
 
 
 def test_lambda_keeps_the_precision_of_the_values():
     b = make_batch()
-    low = b._replace(r_t=jnp.zeros_like(b.r_t, jnp.bfloat16))
-    expected = compiled(_lambda_returns)(b._replace(r_t=jnp.zeros_like(b.r_t)), 0.95)
+    low = b._replace(r_t=np.zeros_like(b.r_t, jnp.bfloat16))
+    expected = compiled(_lambda_returns)(b._replace(r_t=np.zeros_like(b.r_t)), 0.95)
     np.testing.assert_allclose(alone(_lambda_returns)(low, 0.95), expected, rtol=1e-6)
 
 
 def test_n_step_returns_match_the_definition_for_every_n():
     b = with_truncations(make_batch(batch=2, time=7))
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def returns(b, numbers):
+        function = functools.partial(ms.batch_n_step_bootstrapped_returns, b.r_t, b.discount_t, b.v_t)
+        return [function(n, 0.8, truncation_t=b.truncation_t) for n in numbers]
+
     with pytest.raises(ValueError, match="at least 1"):
-        ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, 0)
-    b = jax.tree.map(np.asarray, b)
+        returns(b, (0,))
     trace = 0.8 * (1.0 - b.truncation_t)
 
     def by_definition(n):
@@ -373,10 +379,9 @@ def test_n_step_returns_match_the_definition_for_every_n():
             returns[:, t] = value
         return returns
 
-    for n in (1, 2, 3, 5, 6, 7, 8, 100):
-        function = ms.batch_n_step_bootstrapped_returns
-        actual = jax.jit(function, static_argnums=3)(b.r_t, b.discount_t, b.v_t, n, 0.8, truncation_t=b.truncation_t)
-        np.testing.assert_allclose(actual, by_definition(n), rtol=1e-4, atol=1e-5)
+    numbers = (1, 2, 3, 5, 6, 7, 8, 100)
+    for n, actual in zip(numbers, returns(b, numbers), strict=True):
+        np.testing.assert_allclose(actual, by_definition(n), rtol=1e-4, atol=1e-5, err_msg=str(n))
 
 
 def test_transformed_n_step_returns():
@@ -384,15 +389,13 @@ def test_transformed_n_step_returns():
 
     G_3 = 4 + 4/2 = 6, G_2 = 2 + 3/2 = 3.5, G_1 = 1 + (2 + 3/2)/2 = 2.75, each times 2.
     """
-    r, discount, v = jnp.array([[1.0, 2.0, 4.0]]), jnp.full((1, 3), 0.5), jnp.array([[4.0, 6.0, 8.0]])
-    double = rlax.TxPair(lambda x: 2.0 * x, lambda x: x / 2.0)
-    truncated = jnp.array([[False, True, False]])
-    returns = run(ms.batch_transformed_n_step_returns, r, discount, v, 2, double, truncation_t=truncated)
+    arrays = np.float32([[[1.0, 2.0, 4.0]], [[0.5] * 3], [[4.0, 6.0, 8.0]]])
+    double, pair = rlax.TxPair(lambda x: 2.0 * x, lambda x: x / 2.0), rlax.SIGNED_HYPERBOLIC_PAIR
+    ours, truncated = ms.batch_transformed_n_step_returns, np.array([[False, True, False]])
+    returns = jax.jit(lambda truncated, *x: ours(*x, 2, double, truncation_t=truncated))(truncated, *arrays)
     np.testing.assert_allclose(returns, [[5.5, 7.0, 12.0]])
-    b, pair = make_batch(), rlax.SIGNED_HYPERBOLIC_PAIR
     reference = jax.vmap(lambda *arrays: rlax.transformed_n_step_returns(pair, *arrays, 3))
-    expected = run(reference, b.r_t, b.discount_t, b.v_t)
-    assert_close(run(ms.batch_transformed_n_step_returns, b.r_t, b.discount_t, b.v_t, 3, pair), expected)
+    assert_close(*jax.jit(lambda *x: (ours(*x, 3, pair), reference(*x)))(*make_batch()[:2], make_batch().v_t))
 
 
 def test_n_step_returns_of_long_sequences_compile_to_a_small_program():
@@ -403,29 +406,27 @@ def test_n_step_returns_of_long_sequences_compile_to_a_small_program():
 
     for n in (600, 10**9):
         assert len(jax.make_jaxpr(functools.partial(returns, n=n))(b).eqns) < 500
-    expected = run(ms.batch_lambda_returns, b.r_t, b.discount_t, b.v_t)
-    assert_close(jax.jit(functools.partial(returns, n=10**9))(b), expected)
+    assert_close(*jax.jit(lambda b: (returns(b, 10**9), ms.batch_lambda_returns(b.r_t, b.discount_t, b.v_t)))(b))
 
 
 @pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.parametrize("per_step", [False, True])
 def test_retrace_accepts_one_lambda_per_action_or_per_step(time_major, per_step):
     b = with_truncations(make_batch(batch=T - 1))  # with B = T - 1, swapped axes would not change the shapes
-    each = jnp.asarray(np.random.default_rng(2).random((T - 1, T - 1)), jnp.float32)
-    lambda_ = jnp.broadcast_to(each[0], each.shape) if per_step else each
+    each = np.random.default_rng(2).random((T - 1, T - 1), np.float32)
+    lambda_ = np.broadcast_to(each[0], each.shape) if per_step else each
     # Scaling the lambda scales the trace, and so does scaling the clipped ratio.
-    logs = jnp.minimum(b.log_rho[:, 1:], 0.0) + jnp.log(lambda_)
-    expected = alone(_retrace)(b._replace(log_rho=jnp.concatenate([b.log_rho[:, :1], logs], axis=1)), 1.0)
-    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b) if time_major else b
+    logs = np.minimum(b.log_rho[:, 1:], 0.0) + np.log(lambda_)
+    expected = alone(_retrace)(b._replace(log_rho=np.concatenate([b.log_rho[:, :1], logs], axis=1)), 1.0)
     given = each[0] if per_step else lambda_.T if time_major else lambda_
-    actual = alone(_retrace, time_major=time_major)(swapped, given)
+    actual = alone(_retrace, time_major=time_major)(swapped(b) if time_major else b, given)
     assert_close(actual, expected.T if time_major else expected)
 
 
 def test_greedy_peng_is_q_lambda_and_ignores_impossible_actions():
     b = make_batch()
-    greedy = jax.nn.one_hot(jnp.argmax(b.q_t, -1), A)
-    masked = jnp.where(greedy > 0, b.q_t, -jnp.inf)
+    greedy = np.eye(A, dtype=np.float32)[np.argmax(b.q_t, -1)]
+    masked = np.where(greedy > 0, b.q_t, -np.float32(np.inf))
     assert_close(compiled(_peng)(b._replace(pi_t=greedy, q_t=masked), 0.7), compiled(_q_lambda)(b, 0.7))
 
 
@@ -435,22 +436,22 @@ MIXED_BY_STEP = (_gae, _n_step, _lambda_returns, _q_lambda, _vtrace)
 @pytest.mark.parametrize("function", MIXED_BY_STEP, ids=lambda f: f.__name__[1:])
 def test_lambda_may_vary_per_time_step_and_per_entry(function):
     b = make_batch(batch=T)  # with B = T, swapped axes would not change the shapes
-    per_step = jnp.linspace(0.0, 1.0, T)
-    per_entry = jnp.broadcast_to(per_step, (T, T))
+    per_step = np.linspace(0.0, 1.0, T, dtype=np.float32)
+    per_entry = np.broadcast_to(per_step, (T, T))
     expected = compiled(function, MIXED_BY_STEP)(b, per_entry)
     assert_close(compiled(function, MIXED_BY_STEP)(b, per_step), expected)
-    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b)
-    actual = compiled(function, MIXED_BY_STEP, time_major=True)(swapped, per_step)
-    assert_close(actual, jax.tree.map(jnp.transpose, expected))
+    actual = compiled(function, MIXED_BY_STEP, time_major=True)(swapped(b), per_step)
+    assert_close(actual, swapped(expected))
 
 
 def test_discounted_returns_accept_one_bootstrap_value_per_sequence():
-    b = make_batch()
-    last = b.v_t[:, -1]
-    expected = run(ms.batch_discounted_returns, b.r_t, b.discount_t, b.v_t)
-    assert_close(run(ms.batch_discounted_returns, b.r_t, b.discount_t, last), expected)
-    swapped = run(ms.batch_discounted_returns, b.r_t.T, b.discount_t.T, last, time_major=True)
-    assert_close(swapped, expected.T)
+    @jax.jit
+    def in_three_ways(b, last):
+        whole, single = (ms.batch_discounted_returns(b.r_t, b.discount_t, value) for value in (b.v_t, last))
+        return whole, single, ms.batch_discounted_returns(b.r_t.T, b.discount_t.T, last, time_major=True).T
+
+    expected, *others = in_three_ways(make_batch(), make_batch().v_t[:, -1])
+    assert_close(others, [expected] * 2)
 
 
 def test_a_constant_bootstrap_value_passes_through_shard_map_that_checks_what_varies():
@@ -466,24 +467,22 @@ def test_a_constant_bootstrap_value_passes_through_shard_map_that_checks_what_va
 @pytest.mark.parametrize("time_major", [False, True])
 def test_gae_accepts_values_or_the_pair(time_major):
     b = with_truncations(make_batch())
-    values = jnp.concatenate([b.v_tm1, b.v_t[:, -1:]], axis=1)
+    values = np.concatenate([b.v_tm1, b.v_t[:, -1:]], axis=1)
     arrays = (b.r_t, b.discount_t, values, b.v_tm1, b.v_t, b.truncation_t)
     r, d, values, v_tm1, v_t, truncation = (x.T for x in arrays) if time_major else arrays
-    options = {"truncation_t": truncation, "time_major": time_major}
-    gae = functools.partial(run, ms.batch_truncated_generalized_advantage_estimation, r, d, 0.7, **options)
-    assert_close(gae(values=values), gae(v_tm1=v_tm1, v_t=v_t))
+    of_values = functools.partial(gae, r, d, 0.7, truncation_t=truncation, time_major=time_major)
+    assert_close(of_values(values=values), of_values(v_tm1=v_tm1, v_t=v_t))
     pair = {"v_tm1": v_tm1, "v_t": v_t}
     for wrong in ({}, {"values": values, "v_t": v_t}, {"v_t": v_t}, {"v_tm1": v_tm1}, {"values": values, **pair}):
         with pytest.raises(ValueError, match="pass either"):
-            gae(**wrong)
+            of_values(**wrong)
 
 
 def test_standardisation_uses_the_whole_mapped_batch():
     b = make_batch(batch=4)
-    expected, targets = alone(_gae)(b, 0.7)
-    parts = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), b)
+    expected, targets = map(np.asarray, alone(_gae)(b, 0.7))
     mapped = jax.vmap(lambda p: _gae(p, 0.7, standardize_advantages=True, axis_names=("batch",)), axis_name="batch")
-    advantage, target = run(mapped, parts)
+    advantage, target = map(np.asarray, jax.jit(mapped)(jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), b)))
     assert_close(advantage.reshape(4, T), (expected - expected.mean()) / expected.std())
     assert_close(target.reshape(4, T), targets)
 
@@ -518,8 +517,7 @@ def test_sequences_of_one_step_are_supported():
 
 
 def test_both_scans_agree_on_long_sequences():
-    b = with_truncations(make_batch(time=513))
-    b = b._replace(discount_t=jnp.full_like(b.discount_t, 0.999))
+    b = with_truncations(make_batch(time=513))._replace(discount_t=np.full((B, 513), 0.999, np.float32))
     scan, parallel = (alone(_gae, associative=flag)(b, 0.97) for flag in (False, True))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), scan, parallel)
 
@@ -529,15 +527,17 @@ def test_both_scans_agree_on_long_sequences():
 def test_numpy_arrays_are_accepted(associative):
     rng = np.random.default_rng(0)
     r, d, v, v_next = (rng.random((T, B)).astype(np.float32) for _ in range(4))
-    gae = functools.partial(ms.batch_truncated_generalized_advantage_estimation, time_major=True)
-    trajectory = r[:, 0], d[:, 0], v[:, 0], 0.9, np.append(v[:, 0], v_next[-1, 0])
     # Constants of a program, which takes entries of them.
     n_step = functools.partial(ms.batch_n_step_bootstrapped_returns, n=2, time_major=True)
     jax.eval_shape(lambda: n_step(r, d, v_next))
-    for function, arrays in ((gae, (r, d, 0.9, None, v, v_next)), (ms.importance_corrected_td_errors, trajectory)):
-        expected = run(function, *(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays))
-        actual = run(function, *arrays, associative=associative)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual, expected)
+    arguments = (r, d, 0.9, None, v, v_next), (r[:, 0], d[:, 0], v[:, 0], 0.9, np.append(v[:, 0], v_next[-1, 0]))
+
+    def both(arguments, **options):
+        advantages = ms.batch_truncated_generalized_advantage_estimation(*arguments[0], time_major=True, **options)
+        return advantages, ms.importance_corrected_td_errors(*arguments[1], **options)
+
+    actual = run(both, arguments, associative=associative)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual, jax.jit(both)(arguments))
 
 
 @pytest.mark.usefixtures("without_type_checks")
@@ -560,11 +560,11 @@ def _refuses(function, data):
 @pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.usefixtures("without_type_checks")
 def test_arrays_that_would_broadcast_are_refused(function, time_major):
-    b = jax.tree.map(np.asarray, make_batch())
+    b = make_batch()
     one_step = (lambda x: x[:1]) if time_major else (lambda x: x[:, :1])
     if time_major and function is _importance:
         pytest.skip("takes one trajectory")
-    batch = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), b) if time_major else b
+    batch = swapped(b) if time_major else b
     keywords = {"time_major": True} if time_major else {}
     refused = {
         name
@@ -574,4 +574,4 @@ def test_arrays_that_would_broadcast_are_refused(function, time_major):
     # All that the function above takes of a batch.
     assert refused == {*batch._fields} & {*function.__code__.co_names}
     with pytest.raises(ValueError, match=r"lambda_\.shape=.* must be"):
-        ms.batch_lambda_returns(b.r_t, b.discount_t, b.v_t, jnp.full((B, 1), 0.9))
+        ms.batch_lambda_returns(b.r_t, b.discount_t, b.v_t, np.full((B, 1), 0.9, np.float32))
