@@ -12,6 +12,7 @@ from stoix_like.base_types import Axes
 from stoix_like.utils.replay import ReplayConfig, end_episodes
 from stoix_like.utils.replay.buffers import add_slice, importance_weights
 from stoix_like.utils.replay.sum_tree import set_priorities
+from support.compiled import run
 from support.platforms import take_accelerator_forms
 from support.programs import make_program
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
@@ -28,53 +29,53 @@ def compile_training(overrides):
 def test_episodes_that_go_on_after_the_last_step_can_be_truncated(schema):
     replay = make(schema, n_step=3)
     no = [False, False]
-    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [1.0, 2.0], no, no))
+    before = run(lambda: replay.add(empty(replay), steps([0, 1], [1.0, 2.0], no, no)))
     # An axis of members and one of shards, as in the state of a run.
-    local = end_episodes((jax.tree.map(lambda leaf: leaf[None, None], state), "other"))
-    state = jax.tree.map(lambda leaf: leaf[0, 0], local[0])
-    np.testing.assert_array_equal(state.experience.truncated[:, :3], [[False, True, False]] * NUM_ENVS)
-    state = jax.jit(replay.add)(state, steps([50, 51], [64.0, 64.0], no, no))
+    local = run(lambda: end_episodes((jax.tree.map(lambda leaf: leaf[None, None], before), "other"))[0])
+    state = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[0, 0]), local)
+    np.testing.assert_array_equal(np.asarray(state.experience.truncated)[:, :3], [[False, True, False]] * NUM_ENVS)
+    state = run(lambda: replay.add(state, steps([50, 51], [64.0, 64.0], no, no)))
     # Rewards 1 + 2 / 2, then the bootstrap value of the successor of step 1 with discount 1 / 4.
     found = windows(replay, state)
     np.testing.assert_allclose(found[0.0][:3], (2.0, 0.25, 1.5))
 
 
 def test_importance_weights_are_relative_to_the_largest_of_all_shards():
-    probability = jnp.asarray([[0.5, 0.25], [0.125, 0.5]])
-    weights = jax.vmap(lambda p: importance_weights(p, 1.0, Axes(("shard",))), axis_name="shard")(probability)
+    weigh = jax.vmap(lambda p: importance_weights(p, 1.0, Axes(("shard",))), axis_name="shard")
+    weights = jax.jit(weigh)(np.float32([[0.5, 0.25], [0.125, 0.5]]))
     np.testing.assert_allclose(weights, [[0.25, 0.5], [1.0, 0.25]])
 
 
 def test_terminated_episodes_stay_terminated():
     replay = make(n_step=3)
-    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [1.0, 2.0], [False, True], [False, False]))
-    assert not end_episodes(state).experience.truncated.any()
+    rollout = run(steps, [0, 1], [1.0, 2.0], [False, True], [False, False])
+    state = run(lambda: end_episodes(replay.add(empty(replay), rollout)))
+    assert not np.any(state.experience.truncated)
 
 
 def test_rollouts_are_added_as_slices_where_flashbax_scatters_them():
     """Four rollouts of 6 steps fill rows of 24, and the fifth overwrites the first."""
     buffer = flashbax.make_trajectory_buffer(2, 1, 1, 1, max_length_time_axis=24, min_length_time_axis=1)
-    ours = theirs = buffer.init({"number": jnp.zeros((), jnp.int32), "view": jnp.zeros(3)})
+    ours = theirs = run(lambda: buffer.init({"number": jnp.zeros((), jnp.int32), "view": jnp.zeros(3)}))
     for number in range(5):
-        numbers = 12 * number + jnp.arange(12).reshape(2, 6)
-        rows = {"number": numbers, "view": jnp.stack([numbers * 0.5] * 3, axis=-1)}
-        ours, theirs = jax.jit(add_slice)(ours, rows), buffer.add(theirs, rows)
-        assert jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), ours, theirs))
+        numbers = 12 * number + np.arange(12).reshape(2, 6)
+        rows = jax.device_put({"number": numbers, "view": np.stack([numbers * 0.5] * 3, axis=-1)})
+        ours, theirs = jax.jit(add_slice)(ours, rows), jax.jit(buffer.add)(theirs, rows)
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
     assert " scatter" not in jax.jit(add_slice).lower(ours, rows).as_text("hlo")
     assert " scatter" in jax.jit(buffer.add).lower(theirs, rows).as_text("hlo")
     with pytest.raises(ValueError, match="a buffer of 24 steps per row cannot take rollouts of 5 as slices"):
-        add_slice(ours, jax.tree.map(lambda x: x[:, :5], rows))
+        run(lambda rows: add_slice(ours, jax.tree.map(lambda x: x[:, :5], rows)), rows)
 
 
 def test_pixels_are_stored_as_bytes():
     def size(**values):
         replay = make(**values)
-        state = empty(replay, jnp.uint8)
+        state = jax.eval_shape(lambda: replay.add(empty(replay, jnp.uint8), steps(*SIX, dtype=jnp.uint8)))
         assert state.experience.observation.agent_view.dtype == jnp.uint8
-        state = jax.jit(replay.add)(state, steps(*SIX, dtype=jnp.uint8))
-        batch = jax.jit(replay.sample)(state, jax.random.key(0))
+        batch = jax.eval_shape(replay.sample, state, jax.random.key(0))
         assert batch.observation.agent_view.dtype == batch.next_observation.agent_view.dtype == jnp.uint8
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 120
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.experience)) / 120
 
     # Observation, successor and terminated: one byte each. Action and reward: four bytes each.
     assert size() == 1 + 1 + 1 + 4 + 4
@@ -160,29 +161,35 @@ class State(SimpleNamespace):
         return State(**(vars(self) | fields))
 
 
+def after_updates(size, *updates):
+    """Return the tree of items after updates of their priorities, each of indices and values."""
+    state = State(sum_tree_state=sum_tree.init(size))
+    for update in updates:
+        state = set_priorities(state, *map(jnp.asarray, update))
+    return state.sum_tree_state
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_sums_of_all_levels_follow_priorities_and_the_largest_of_equal_items_counts(gpu, monkeypatch):
     if gpu:
         take_accelerator_forms(monkeypatch)
     # Five items: a tree of depth 3, with 1 + 2 + 4 + 8 nodes.
-    state = set_priorities(State(sum_tree_state=sum_tree.init(5)), jnp.array([0, 3, 4]), jnp.array([1.0, 2.0, 8.0]))
-    state = set_priorities(state, jnp.array([3, 1, 3]), jnp.array([5.0, 0.25, 4.0]))
+    tree = run(after_updates, 5, ([0, 3, 4], [1.0, 2.0, 8.0]), ([3, 1, 3], [5.0, 0.25, 4.0]))
     nodes = [14.25, 6.25, 8.0, 1.25, 5.0, 8.0, 0.0, 1.0, 0.25, 0.0, 5.0, 8.0, 0.0, 0.0, 0.0]
-    np.testing.assert_array_equal(state.sum_tree_state.nodes, nodes)
-    assert state.sum_tree_state.max_recorded_priority == 8.0
+    np.testing.assert_array_equal(tree.nodes, nodes)
+    assert tree.max_recorded_priority == 8.0
 
 
 def test_items_of_a_diverged_loss_are_not_drawn_and_spoil_no_sum():
-    state = set_priorities(State(sum_tree_state=sum_tree.init(4)), jnp.arange(4), jnp.array([1.0, 2.0, 3.0, 4.0]))
-    state = set_priorities(state, jnp.array([0, 2]), jnp.array([jnp.nan, jnp.inf]))
-    np.testing.assert_array_equal(state.sum_tree_state.nodes, [6.0, 2.0, 4.0, 0.0, 2.0, 0.0, 4.0])
-    assert state.sum_tree_state.max_recorded_priority == 4.0
+    tree = run(after_updates, 4, ([0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0]), ([0, 2], [np.nan, np.inf]))
+    np.testing.assert_array_equal(tree.nodes, [6.0, 2.0, 4.0, 0.0, 2.0, 0.0, 4.0])
+    assert tree.max_recorded_priority == 4.0
 
 
 def test_items_are_set_without_a_loop():
     def update(tree):
         return set_priorities(State(sum_tree_state=tree), jnp.arange(64), jnp.ones(64)).sum_tree_state
 
-    program = str(jax.make_jaxpr(update)(sum_tree.init(1024)))
+    program = str(jax.make_jaxpr(update)(jax.eval_shape(lambda: sum_tree.init(1024))))
     assert "scan[" not in program
     assert "while[" not in program
