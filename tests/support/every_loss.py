@@ -43,8 +43,7 @@ def _cases(seed=0):
     tau = np.random.default_rng(seed).random((B, K)).astype(np.float32)
     atoms = np.tile(np.linspace(-2.0, 2.0, K, dtype=np.float32), (B, 1))
     atoms_t = np.tile(np.linspace(-3.0, 3.0, M, dtype=np.float32), (B, 1))
-    odds = np.exp(n(S, B))
-    weights = odds / odds.sum(0)
+    weights = (x := np.exp(n(S, B))) / x.sum(axis=0)
 
     def at(position):
         return ((position, a),)
@@ -122,7 +121,7 @@ def _ppo_penalty_continuous(loc, b_loc, action, gae, beta):
 
 
 def arrays_of(case, dtype=jnp.float32):
-    return tuple(jnp.asarray(x, dtype) for x in case.arrays)
+    return jax.device_put(tuple(np.asarray(x, dtype) for x in case.arrays))
 
 
 def total(result):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stoix_like.utils import loss as ls
-from support.every_loss import CASES, A, B, C, K, arrays_of, random_arrays, total
+from support.every_loss import CASES, A, B, C, K, random_arrays, total
 
 by_case = pytest.mark.parametrize("name", CASES)
 
@@ -23,59 +23,64 @@ def _slopes(case, varied, fixed, direction, eps=1e-6):
     return sum(map(jnp.vdot, gradient, direction)), (above - below) / (2 * eps)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.num_with_gradient])
-def test_gradients_match_finite_differences(name):
-    case, rng = CASES[name], np.random.default_rng(0)
+WITH_GRADIENT = {name: case for name, case in CASES.items() if case.num_with_gradient}
+
+
+@functools.cache
+def _all_slopes():
+    """Return the slopes of every loss along a random direction, by one program."""
+    rng = np.random.default_rng(0)
+    arguments = {}
+    for name, case in WITH_GRADIENT.items():
+        arrays, number = [np.float64(x) for x in case.arrays], case.num_with_gradient
+        arguments[name] = arrays[:number], arrays[number:], [rng.normal(size=x.shape) for x in arrays[:number]]
     with jax.enable_x64(True):
-        arrays = arrays_of(case, jnp.float64)
-        varied, fixed = arrays[: case.num_with_gradient], arrays[case.num_with_gradient :]
-        direction = [jnp.asarray(rng.normal(size=x.shape)) for x in varied]
-        by_gradient, by_differences = jax.jit(functools.partial(_slopes, case))(varied, fixed, direction)
+        return jax.jit(lambda arguments: {name: _slopes(CASES[name], *x) for name, x in arguments.items()})(arguments)
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENT)
+def test_gradients_match_finite_differences(name):
+    by_gradient, by_differences = _all_slopes()[name]
     np.testing.assert_allclose(by_gradient, by_differences, rtol=1e-6, atol=1e-6)
+
+
+@jax.jit
+def _program(arrays, numbers):
+    """Compute every loss with constant numbers, and its total and gradients with traced ones."""
+
+    def value_and_grad(name, case):
+        return jax.value_and_grad(lambda x: total(case(*x, *numbers[name])))(arrays[name])
+
+    return {name: (case(*arrays[name], *case.numbers), *value_and_grad(name, case)) for name, case in CASES.items()}
+
+
+@functools.cache
+def _results(extreme=None):
+    """Return what the program computes of the arguments of each loss, or of extreme ones."""
+    arrays = {name: _extreme(name, extreme) if extreme else case.arrays for name, case in CASES.items()}
+    numbers = {name: tuple(np.float32(x) for x in case.numbers) for name, case in CASES.items()}
+    return jax.device_get(_program(jax.device_put(arrays), numbers))
+
+
+def _extreme(name, value):
+    fixed = {"categorical_double_q": (1, 5), "categorical_td": (1, 5), "hl_gauss": (1,), "two_hot": (1,)}.get(name, ())
+    positive = name.startswith(("mpo", "vmpo", "sac_temperature"))  # temperatures and multipliers are not varied
+    pairs = ((x, i in fixed or (positive and x.ndim == 0)) for i, x in enumerate(CASES[name].arrays))
+    return tuple(x if keep else np.where(x > 0, value, -value) for x, keep in pairs)
 
 
 @by_case
 def test_numbers_may_be_traced_and_target_gradients_are_zero(name):
-    case = CASES[name]
-    arrays = arrays_of(case)
-    actual, gradient = _value_and_grad(name)(arrays, _numbers(case))
-    expected = sum(np.sum(leaf) for leaf in jax.tree.leaves(_loss(name)))
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    loss, actual, gradient = _results()[name]
+    np.testing.assert_allclose(actual, sum(map(np.sum, jax.tree.leaves(loss))), rtol=1e-5, atol=1e-6)
     if name not in {"dpg", "impala"}:  # whose fixed arguments are not the last ones: tested separately
-        assert all(not np.any(leaf) for leaf in gradient[case.num_with_gradient :])
-
-
-def _numbers(case):
-    return tuple(np.float32(x) for x in case.numbers)
-
-
-@functools.cache
-def _loss(name):
-    """Return the loss of a case, whose numbers are constants of the program."""
-    case = CASES[name]
-    return jax.jit(lambda *arrays: case(*arrays, *case.numbers))(*arrays_of(case))
-
-
-@functools.cache
-def _value_and_grad(name):
-    case = CASES[name]
-    return jax.jit(jax.value_and_grad(lambda arrays, numbers: total(case(*arrays, *numbers))))
+        assert all(not np.any(leaf) for leaf in gradient[CASES[name].num_with_gradient :])
 
 
 @by_case
 @pytest.mark.parametrize("value", [-1e4, 1e4])
 def test_extreme_inputs_give_finite_losses_and_gradients(name, value):
-    case = CASES[name]
-    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5), "hl_gauss": (1,), "two_hot": (1,)}.get(
-        name, ()
-    )
-    positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers are not varied
-    arrays = []
-    for position, x in enumerate(case.arrays):
-        extreme = np.where(x > 0, value, -value)
-        keep = position in fixed_inputs or (positive and x.ndim == 0) or (name == "sac_temperature" and x.ndim == 0)
-        arrays.append(jnp.asarray(x if keep else extreme, jnp.float32))
-    result, gradient = _value_and_grad(name)(tuple(arrays), _numbers(case))
+    _, result, gradient = _results(value)[name]
     assert np.isfinite(result)
     assert all(np.isfinite(leaf).all() for leaf in gradient)
 
@@ -90,49 +95,49 @@ BATCH_AXES = {
 }
 
 
+@functools.cache
+def _one_by_one():
+    """Return the losses of batches of one example each."""
+
+    def one(name, arrays, actions):
+        integers = tuple((position, a) for (position, _), a in zip(CASES[name].integers, actions, strict=True))
+        return CASES[name]._replace(integers=integers)(*arrays, *CASES[name].numbers)
+
+    functions, arguments = {}, {}
+    for name, axes in BATCH_AXES.items():
+        case = CASES[name]
+        axes = axes if isinstance(axes, tuple) else (axes,) * len(case.arrays)
+        pairs = zip(case.arrays, axes, strict=True)
+        # Every example becomes a batch of one.
+        ones = [x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1) for x, axis in pairs]
+        arguments[name] = ones, [array[:, None] for _, array in case.integers]
+        functions[name] = jax.vmap(functools.partial(one, name), ([None if a is None else 0 for a in axes], 0))
+    return jax.jit(lambda arguments: {name: functions[name](*x) for name, x in arguments.items()})(arguments)
+
+
 @pytest.mark.parametrize("name", BATCH_AXES)
 def test_batching_equals_vmap(name):
-    case, axes = CASES[name], BATCH_AXES[name]
-    axes = axes if isinstance(axes, tuple) else (axes,) * len(case.arrays)
-    # Every example becomes a batch of one.
-    ones = [
-        x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1)
-        for x, axis in zip(case.arrays, axes, strict=True)
-    ]
-    actions = [(position, array[:, None]) for position, array in case.integers]
-
-    @jax.jit
-    @functools.partial(jax.vmap, in_axes=([None if axis is None else 0 for axis in axes], [0] * len(actions)))
-    def one_by_one(arrays, actions):
-        integers = tuple((position, a) for (position, _), a in zip(case.integers, actions, strict=True))
-        return case._replace(integers=integers)(*arrays, *case.numbers)
-
-    each = one_by_one([jnp.asarray(x) for x in ones], [jnp.asarray(a) for _, a in actions])
-    for part, expected in zip(jax.tree.leaves(each), map(np.asarray, jax.tree.leaves(_loss(name))), strict=True):
-        part = np.asarray(part)
+    both = jax.device_get((_one_by_one()[name], _results()[name][0]))
+    for part, expected in zip(*map(jax.tree.leaves, both), strict=True):
         expected_parts = part[:, 0].mean() if expected.ndim else part.mean()
         np.testing.assert_allclose(expected.mean(), expected_parts, rtol=1e-4, atol=1e-5)
 
 
 def test_fixed_arguments_of_impala_and_dpg_get_no_gradient():
-    gradient = _value_and_grad("impala")(arrays_of(CASES["impala"]), _numbers(CASES["impala"]))[1]
+    gradient = _results()["impala"][2]
     assert all(not gradient[i].any() for i in (1, 3, 4, 5))
     assert gradient[0].any()
     assert gradient[2].any()
-    assert not _value_and_grad("dpg")(arrays_of(CASES["dpg"]), _numbers(CASES["dpg"]))[1][1].any()
+    assert not _results()["dpg"][2][1].any()
 
 
 PER_EXAMPLE = [name.removesuffix("_per_example") for name in ls.__all__ if name.endswith("_per_example")]
 
 
-@pytest.mark.parametrize("name", PER_EXAMPLE)
-def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
-    # Arguments are random arrays of the annotated shapes.
-    mean, per_example = getattr(ls, name), getattr(ls, f"{name}_per_example")
-    shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
-    shapes |= {"*B atoms": (B, K)}
-    shapes |= {"B atoms C": (B, K, C), "B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
-    shapes |= {"B quantiles_selector A": (B, K, A), "B quantiles C": (B, K, C), "B quantiles_t": (B, K)}
+def _random_arguments(mean):
+    """Return random arrays of the annotated shapes, and the other arguments."""
+    sizes = {"*B": B, "B": B, "A": A, "C": C, "atoms": K, "atoms_t": K}
+    sizes |= dict.fromkeys(("quantiles", "quantiles_selector", "quantiles_t"), K)
     batched, others = {}, {}
     for seed, (argument, hint) in enumerate(inspect.get_annotations(mean, eval_str=True).items()):
         if argument == "return" or hint is bool:
@@ -145,16 +150,26 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
         elif "atoms" in argument:
             batched[argument] = np.tile(np.linspace(-2.0, 2.0, K, dtype=np.float32), (B, 1))
         else:
-            batched[argument] = random_arrays(seed)(*shapes[dims])
+            batched[argument] = random_arrays(seed)(*map(sizes.get, dims.split()))
+    return batched, others
 
-    @jax.jit
-    def in_three_ways(batched, others):
-        def alone(one):
-            return mean(**jax.tree.map(lambda x: x[None], one), **others)
 
-        return per_example(**batched, **others), mean(**batched, **others), jax.vmap(alone)(batched)
+@functools.cache
+def _in_three_ways():
+    """Return the losses of examples, their mean, and those of batches of one."""
 
-    losses, mean_loss, alone = in_three_ways(batched, others)
+    def losses(name, batched, others):
+        mean = functools.partial(getattr(ls, name), **others)
+        one_by_one = jax.vmap(lambda one: mean(**jax.tree.map(lambda x: x[None], one)))(batched)
+        return getattr(ls, f"{name}_per_example")(**batched, **others), mean(**batched), one_by_one
+
+    program = jax.jit(lambda arguments: {name: losses(name, *x) for name, x in arguments.items()})
+    return jax.device_get(program({name: _random_arguments(getattr(ls, name)) for name in PER_EXAMPLE}))
+
+
+@pytest.mark.parametrize("name", PER_EXAMPLE)
+def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
+    losses, mean_loss, alone = _in_three_ways()[name]
     assert losses.shape == (B,)
     np.testing.assert_allclose(mean_loss, np.mean(losses), rtol=1e-6)
     np.testing.assert_allclose(alone, losses, rtol=1e-5, atol=1e-6)
