@@ -135,19 +135,6 @@ def test_search_finds_a_word_and_opens_the_page(address, browser):
     assert errors(browser) == []
 
 
-def test_the_toggle_switches_to_the_dark_scheme_and_back(address, browser):
-    resize(browser, 1240, 640)
-    browser.get(address)
-    save_screenshot(browser, "site")
-    schemes = []
-    for _ in range(2):
-        wait_for(browser, "[data-md-component=palette] label").click()
-        schemes.append(browser.find_element("tag name", "body").get_attribute("data-md-color-scheme"))
-    assert schemes == ["slate", "default"]
-    browser.execute_script("localStorage.clear()")
-    assert errors(browser) == []
-
-
 def test_no_page_scrolls_sideways_on_a_phone_or_has_errors(site, browser, tmp_path):
     directory, pages = site
     # Every page reads the index of the search, megabytes, when it is loaded: here a short one.
