@@ -6,6 +6,7 @@ import pytest
 from stoix_like.base_types import Observation, Trajectory, Transition
 from stoix_like.envs.spaces import Box
 from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
+from support.compiled import run
 from support.replayed import SIZES, Prioritised, first, spec
 from support.set_ups import setup_of
 
@@ -39,7 +40,7 @@ class Episodes:
 
     def rollout(self, length):
         steps = [self._step() for _ in range(length)]
-        return Trajectory(jax.tree.map(lambda *leaves: jnp.stack(leaves), *steps), ())
+        return Trajectory(jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *steps)), ())
 
     def _step(self):
         before, is_first = self._stacks.copy(), self._is_first
@@ -61,7 +62,7 @@ class Episodes:
 
 
 def empty(replay):
-    return replay.init(first(Observation(jnp.zeros(SHAPE, jnp.uint8)), NUM_ENVS))
+    return run(lambda: replay.init(first(Observation(jnp.zeros(SHAPE, jnp.uint8)), NUM_ENVS)))
 
 
 def jitted(replay):
@@ -105,9 +106,8 @@ def test_truncated_steps_without_their_last_frame_have_no_weight(monkeypatch):
     for _ in range(8):
         trajectory = episodes.rollout(4)
         states = [jax.jit(replay.add)(state, trajectory) for replay, state in zip((once, whole), states, strict=True)]
-    batch, reference = jax.jit(once.sample)(states[0], key), jax.jit(whole.sample)(states[1], key)
-    lost = np.asarray(batch.weight) == 0.0
-    bootstraps = np.asarray(batch.discount) > 0.0
+    batch, reference = jax.device_get((once.sample(states[0], key), whole.sample(states[1], key)))
+    lost, bootstraps = batch.weight == 0.0, batch.discount > 0.0
     assert 0.1 < lost[bootstraps].mean() < 0.9
     assert not lost[~bootstraps].any()
     np.testing.assert_array_equal(batch.observation.agent_view, reference.observation.agent_view)

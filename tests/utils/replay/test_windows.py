@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.utils.replay import ReplayConfig
+from support.compiled import run
 from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 
@@ -23,7 +24,7 @@ ONE_STEP = {number: [float(2**number), 0.5, number + 0.5] for number in range(5)
 @pytest.mark.parametrize(("n_step", "targets"), [pytest.param(1, ONE_STEP, marks=pytest.mark.slow), (3, THREE_STEPS)])
 def test_windows_end_with_their_episode_and_bootstrap_where_truncated(schema, n_step, targets):
     replay = make(schema, n_step=n_step)
-    found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*SIX)))
+    found = windows(replay, run(lambda: replay.add(empty(replay), steps(*SIX))))
     for number, target in targets.items():
         reward, discount, successor = target
         assert found[number] == [reward, discount, successor, 1.0]
@@ -34,7 +35,7 @@ def test_windows_end_with_their_episode_and_bootstrap_where_truncated(schema, n_
 def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
     """The successor is the next stored observation; after truncation that is another episode, so the weight is zero."""
     replay = make(n_step=n_step, store_next_observation=False)
-    found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*SIX)))
+    found = windows(replay, run(lambda: replay.add(empty(replay), steps(*SIX))))
     if n_step == 1:
         assert found[1] == [2, 0.5, 2, 1.0]
         assert found[2][:2] == [4, 0]
@@ -48,7 +49,7 @@ def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
         assert {number % 100 for number in found} == {0, 1, 2}
         more, zeros = range(6, 12), [0] * 6
         longer = [*SIX[0], *more], [*SIX[1], *(2**n for n in more)], [*SIX[2], *zeros], [*SIX[3], *zeros]
-        found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*longer)))
+        found = windows(replay, run(lambda: replay.add(empty(replay), steps(*longer))))
         assert {number: found[number][3] for number in range(5)} == {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0, 4: 0.0}
 
 
@@ -56,7 +57,7 @@ def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
 def test_windows_never_cross_the_write_position(schema):
     """The buffer holds 20 steps per environment: a window is always three successive ones of the last 20."""
     replay = make(schema, n_step=3, total_buffer_size=40)
-    state, add = empty(replay), jax.jit(replay.add)
+    state, add = run(empty, replay), jax.jit(replay.add)
     for start in range(0, 60, 2):
         numbers = [start, start + 1]
         state = add(state, steps(numbers, numbers, [0, 0], [0, 0]))
@@ -89,5 +90,5 @@ def test_whole_windows_have_all_steps_in_order_with_their_extras():
 
 def test_rewards_are_stored_scaled():
     replay = make(reward_scale=0.1)
-    found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*SIX)))
+    found = windows(replay, run(lambda: replay.add(empty(replay), steps(*SIX))))
     assert found[3][0] == pytest.approx(0.8)
