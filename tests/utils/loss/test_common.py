@@ -82,6 +82,7 @@ def test_divergences_are_summed_over_latents_and_bounded_by_the_free_nats():
     losses = jax.jit(jax.vmap(lambda free: ls.kl_balance_loss(*batch, free)))(np.float32([0.0, 0.2, 1.0]))
     # 0.2 is less than the sum over both latents, ln(4/3) = 0.288, and more than either of them, 0.144.
     np.testing.assert_allclose(losses, np.broadcast_to([[[KL]], [[KL]], [[1.0]]], (2, 3, 3, 4)), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(losses)[:, 2], 1.0)
 
 
 # d KL / d prior logits = prior - posterior = (-1/4, 1/4); with p = (1/2, 1/2) and KL = 1/2 ln(4/3) of one latent,

@@ -11,11 +11,8 @@ from support.every_loss import CASES, LOG2, S
 
 
 def test_value_losses_agree_with_rlax():
-    q, q_t, selector, r, d, a = (
-        *(CASES["double_q"].arrays[i] for i in (0, 1, 4, 2, 3)),
-        CASES["double_q"].integers[0][1],
-    )
-    q, q_t, selector, r, d, a = map(jnp.asarray, (q, q_t, selector, r, d, a))
+    q, q_t, r, d, selector = CASES["double_q"].arrays
+    ((_, a),) = CASES["double_q"].integers
 
     @jax.vmap
     def rlax_losses(q, a, r, d, q_t, selector):
@@ -23,50 +20,50 @@ def test_value_losses_agree_with_rlax():
         huber = functools.partial(rlax.huber_loss, delta=0.4)
         return rlax.l2_loss(q_error), huber(q_error), rlax.l2_loss(double_error), huber(double_error)
 
-    expected = [jnp.mean(x) for x in jax.jit(rlax_losses)(q, a, r, d, q_t, selector)]
-    actual = [
-        ls.q_learning(q, a, r, d, q_t, 0.0),
-        ls.q_learning(q, a, r, d, q_t, 0.4),
-        ls.double_q_learning(q, q_t, a, r, d, selector, 0.0),
-        ls.double_q_learning(q, q_t, a, r, d, selector, 0.4),
-    ]
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    @jax.jit
+    def losses(q, a, r, d, q_t, selector):
+        single = [ls.q_learning(q, a, r, d, q_t, huber) for huber in (0.0, 0.4)]
+        double = [ls.double_q_learning(q, q_t, a, r, d, selector, huber) for huber in (0.0, 0.4)]
+        return single + double, [jnp.mean(x) for x in rlax_losses(q, a, r, d, q_t, selector)]
+
+    np.testing.assert_allclose(*losses(q, a, r, d, q_t, selector), rtol=1e-5)
 
 
 # By hand, v_old = 0, v = 1, epsilon = 0.2: G = 2 gives max(1, 1.8^2), G = 0.5 gives max(0.25, 0.09); half the mean.
 def test_clipped_value_loss_matches_hand_computed_values():
-    loss = ls.clipped_value_loss(jnp.ones(2), jnp.zeros(2), jnp.array([2.0, 0.5]), 0.2)
+    loss = jax.jit(ls.clipped_value_loss)(*np.float32([[1.0, 1.0], [0.0, 0.0], [2.0, 0.5]]), 0.2)
     np.testing.assert_allclose(loss, (3.24 + 0.25) / 4, rtol=1e-6)
 
 
 # By hand, gamma 1/2, q = (1, 2), a = 0, r = 1, q' = (4, 6): delta = 1 + 3 - 1 = 3: 4.5 squared, 1 * (3 - 1/2) Huber;
 # a selector that prefers the first action: delta = 1 + 2 - 1 = 2: 2 squared. Regularised: 9 + 0.1 * 1.
 def test_value_losses_match_hand_computed_values():
-    q, a, q_t = jnp.array([[1.0, 2.0]]), jnp.zeros(1, jnp.int32), jnp.array([[4.0, 6.0]])
-    r, d = jnp.ones(1), jnp.full(1, 0.5)
-    np.testing.assert_allclose(ls.q_learning(q, a, r, d, q_t, 0.0), 4.5)
-    np.testing.assert_allclose(ls.q_learning(q, a, r, d, q_t, 1.0), 2.5)
-    np.testing.assert_allclose(ls.double_q_learning(q, q_t, a, r, d, jnp.array([[1.0, 0.0]]), 0), 2.0)
-    np.testing.assert_allclose(ls.td_learning(q[:, 0], r, d, q_t[:, 1], 0.0), 4.5)
-    np.testing.assert_allclose(ls.dqn_reg_loss(q, a, r, d, q_t), 9.1, rtol=1e-6)
-    np.testing.assert_allclose(ls.cql_penalty(q, a), math.log(math.e + math.e**2) - 1.0, rtol=1e-6)
+    @jax.jit
+    def losses(q, q_t, selector, a, r, d):
+        single = ls.q_learning(q, a, r, d, q_t, 0.0), ls.q_learning(q, a, r, d, q_t, 1.0)
+        others = ls.double_q_learning(q, q_t, a, r, d, selector, 0), ls.td_learning(q[:, 0], r, d, q_t[:, 1], 0.0)
+        return *single, *others, ls.dqn_reg_loss(q, a, r, d, q_t), ls.cql_penalty(q, a)
+
+    found = losses(*np.float32([[[1, 2]], [[4, 6]], [[1, 0]]]), np.int32([0]), *np.float32([[1.0], [0.5]]))
+    np.testing.assert_allclose(found[:4], [4.5, 2.5, 2.0, 4.5])
+    np.testing.assert_allclose(found[4:], [9.1, math.log(math.e + math.e**2) - 1.0], rtol=1e-6)
 
 
 # By hand, tau = 1, q_target = (0, 0): tau log pi = -log 2; soft value of (0, 0) is log 2.
 #   delta = 1 - log 2 / 2 + log 2 - 0 with alpha = 1/2 and gamma = 1; clipped at -0.5: 1 - 0.25 + log 2
 def test_munchausen_loss_matches_hand_computed_values():
-    zeros, a, one = jnp.zeros((1, 2)), jnp.zeros(1, jnp.int32), jnp.ones(1)
-    loss = functools.partial(ls.munchausen_q_learning, zeros, zeros, a, one, one, zeros, 1.0, 0.5)
+    zeros, a, one = np.zeros((1, 2), np.float32), np.zeros(1, np.int32), np.ones(1, np.float32)
+    munchausen = jax.jit(ls.munchausen_q_learning)
+    loss = functools.partial(munchausen, zeros, zeros, a, one, one, zeros, 1.0, 0.5)
     np.testing.assert_allclose(loss(-1.0, 0.0), (1 + LOG2 / 2) ** 2 / 2, rtol=1e-6)
     np.testing.assert_allclose(loss(-0.5, 0.0), (0.75 + LOG2) ** 2 / 2, rtol=1e-6)
     # Without the bonus, a temperature near zero gives Q-learning.
-    q, r, d, q_t = (jnp.asarray(x) for x in CASES["q_learning"].arrays)
-    a = jnp.asarray(CASES["q_learning"].integers[0][1])
-    soft = ls.munchausen_q_learning(q, q, a, r, d, q_t, 1e-4, 0.0, -1.0, 0.0)
-    np.testing.assert_allclose(soft, ls.q_learning(q, a, r, d, q_t, 0.0), rtol=1e-3)
+    (q, r, d, q_t), ((_, a),) = CASES["q_learning"].arrays, CASES["q_learning"].integers
+    soft = munchausen(q, q, a, r, d, q_t, 1e-4, 0.0, -1.0, 0.0)
+    np.testing.assert_allclose(soft, jax.jit(ls.q_learning)(q, a, r, d, q_t, 0.0), rtol=1e-3)
 
 
 # Uniform samples in [0, 2] have density 1/2: log(mean exp(q + log 2)) - q = log 2 for constant q.
 def test_sampled_cql_penalty_matches_hand_computed_values():
-    penalty = ls.sampled_cql_penalty(jnp.full((S, 1), 3.0), jnp.full((S, 1), -LOG2), jnp.full(1, 3.0))
+    penalty = jax.jit(ls.sampled_cql_penalty)(*np.float32([[[3.0]] * S, [[-LOG2]] * S]), np.float32([3.0]))
     np.testing.assert_allclose(penalty, LOG2, rtol=1e-5)
