@@ -9,6 +9,7 @@ import pytest
 
 from stoix_like.utils.accelerate import packing
 from stoix_like.utils.accelerate.packing import Packed, pack, unpack
+from support.compiled import run
 from support.platforms import take_accelerator_forms
 
 STEPS = {
@@ -34,29 +35,32 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize("apart", [(), (2,)])
 def test_a_packed_tree_keeps_every_bit(apart):
-    packed = pack(STEPS, 2, lambda leaf: leaf.shape[2:] != apart or not apart)
+    packed = jax.jit(lambda tree: pack(tree, 2, lambda leaf: leaf.shape[2:] != apart or not apart))(STEPS)
     # Bytes stay apart, and with them what is not chosen.
     assert packed.rows.shape == (3, 4, 3 if apart else 5)
     assert packed.rows.dtype == jnp.uint32
-    assert_equal(unpack(packed), STEPS)
+    assert_equal(run(unpack, packed), STEPS)
 
 
 def test_floats_alone_stay_floats_and_have_gradients():
-    tree = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}
-    packed = pack(tree)
-    gradient = jax.grad(lambda packed: jnp.sum(unpack(packed)["w"] ** 2) + 3.0 * jnp.sum(unpack(packed)["b"]))(packed)
-    assert_equal(unpack(gradient), {"w": 2.0 * tree["w"], "b": jnp.full(3, 3.0)})
+    tree = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.float32)}
+    gradient = jax.grad(lambda packed: jnp.sum(unpack(packed)["w"] ** 2) + 3.0 * jnp.sum(unpack(packed)["b"]))
+    found = jax.jit(lambda tree: unpack(gradient(pack(tree))))(tree)
+    assert_equal(found, {"w": 2 * tree["w"], "b": np.full(3, 3.0, np.float32)})
 
 
 def test_leading_axes_of_loops_come_before_those_of_leaves():
-    _, metrics = jax.lax.scan(lambda carry, x: (carry, pack({"a": x, "b": 2.0 * x})), (), jnp.arange(3.0))
-    assert_equal(unpack(metrics), {"a": jnp.arange(3.0), "b": 2.0 * jnp.arange(3.0)})
+    def loop(x):
+        return unpack(jax.lax.scan(lambda carry, x: (carry, pack({"a": x, "b": 2.0 * x})), (), x)[1])
+
+    x = np.arange(3, dtype=np.float32)
+    assert_equal(jax.jit(loop)(x), {"a": x, "b": 2 * x})
 
 
 @pytest.mark.usefixtures("accelerator")
 def test_adam_treats_packed_parameters_as_it_treats_a_tree():
-    params = ({"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(3)}, {"w": jnp.ones((2, 2))})
-    grads = jax.tree.map(jnp.cos, params)
+    params = ({"w": np.arange(6).reshape(2, 3), "b": np.ones(3)}, {"w": np.ones((2, 2))})
+    params, grads = jax.device_put((jax.tree.map(np.float32, params), jax.tree.map(np.cos, params)))
     optim = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(optax.linear_schedule(0.1, 0.0, 10)))
 
     def steps(params, state, grads):
@@ -66,11 +70,13 @@ def test_adam_treats_packed_parameters_as_it_treats_a_tree():
 
         return packing.fori_loop(0, 3, step, (params, state))
 
-    expected = steps(params, optim.init(params), grads)
-    found = steps(*(packing.pack_params(tree) for tree in (params, optim.init(params), grads)))
+    state = run(optim.init, params)
+    expected = run(steps, params, state, grads)
+    found = run(lambda: steps(*map(packing.pack_params, (params, state, grads))))
     assert isinstance(found[0][0], Packed)
-    assert jax.tree.structure(unpack(found)) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(unpack(found)), jax.tree.leaves(expected), strict=True):
+    found = run(unpack, found)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
@@ -82,11 +88,12 @@ def test_a_loop_carries_scalars_in_one_array_and_leaves_the_rest():
         assert not isinstance(carry, Packed)
         return carry | {"count": carry["count"] + i, "on": ~carry["on"]}
 
-    found = packing.fori_loop(0, 3, body, first)
+    found = run(packing.fori_loop, 0, 3, body, first)
     assert (int(found["count"]), bool(found["on"])) == (6, False)
     # One entry of a tuple may differ between shards that share another one.
-    assert [isinstance(entry, Packed) for entry in packing.pack_scalars((first, 2.0))] == [True, True]
-    last, outputs = packing.scan(lambda carry, x: (carry + x, carry), jnp.float32(1.0), jnp.arange(3.0))
+    assert [isinstance(entry, Packed) for entry in run(packing.pack_scalars, (first, 2.0))] == [True, True]
+    x = np.arange(3, dtype=np.float32)
+    last, outputs = jax.jit(lambda x: packing.scan(lambda carry, x: (carry + x, carry), x[1], x))(x)
     assert float(last) == 4.0
     np.testing.assert_array_equal(outputs, [1.0, 1.0, 2.0])
 
@@ -110,9 +117,9 @@ def test_fields_of_named_tuples_and_of_dataclasses_are_replaced():
 
 def test_on_a_tpu_matrices_stay_apart_and_scalars_where_they_are(monkeypatch):
     take_accelerator_forms(monkeypatch, gpu=False)
-    tree = {"w": jnp.ones((2, 3)), "b": jnp.ones(3), "c": jnp.ones(2)}
-    packed = packing.pack_params(tree)
+    tree = jax.device_put({"w": np.ones((2, 3)), "b": np.ones(3), "c": np.ones(2)})
+    packed = run(packing.pack_params, tree)
     assert packed.rows.shape == (5,)
-    assert_equal(unpack(packed), tree)
+    assert_equal(run(unpack, packed), tree)
     assert packing.pack_scalars(tree) is tree
     assert packing.pack_outputs(tree, 0) is tree
