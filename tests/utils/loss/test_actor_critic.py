@@ -1,12 +1,8 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.utils import loss as functions
-from support.compiled import Compiled, run
+from stoix_like.utils import loss as ls
 from support.every_loss import CASES, LOG2, finite_differences
-
-ls = Compiled(functions)
 
 
 def test_dpg_gradient_matches_finite_differences():
@@ -16,32 +12,34 @@ def test_dpg_gradient_matches_finite_differences():
         return np.mean(np.sum(np.sin(action) * centre, axis=-1))
 
     with jax.enable_x64(True):
-        dqda = jnp.asarray(np.cos(action) * centre)
-        gradient = run(jax.grad(functions.dpg_loss), jnp.asarray(action), dqda)
+        gradient = jax.jit(jax.grad(ls.dpg_loss))(action, np.cos(action) * centre)
     np.testing.assert_allclose(gradient, -finite_differences(value, action), rtol=1e-5, atol=1e-9)
 
 
 # By hand, critics (1, 3) with targets min(4, 2) = 2, gamma 1/2, r = 1: y = 2, errors (1, -1): L = (1 + 1)/2 = 1.
 # With temperature 2 and log pi = -1: y = 1 + (2 + 2)/2 = 3, errors (2, 0): L = 2.
 def test_actor_critic_losses_match_hand_computed_values():
-    q, r, d, q_t = jnp.array([[1.0, 3.0]]), jnp.ones(1), jnp.full(1, 0.5), jnp.array([[4.0, 2.0]])
-    np.testing.assert_allclose(ls.td3_critic_loss(q, r, d, q_t), 1.0)
-    np.testing.assert_allclose(ls.sac_critic_loss(q, r, d, q_t, -jnp.ones(1), 2.0), 2.0)
-    np.testing.assert_allclose(ls.sac_critic_loss(q, r, d, q_t, -jnp.ones(1), 0.0), 1.0)
-    np.testing.assert_allclose(ls.sac_actor_loss(-jnp.ones(1), q_t, 2.0), -4.0)
+    @jax.jit
+    def losses(q, q_t, r, d, log_prob):
+        soft = [ls.sac_critic_loss(q, r, d, q_t, log_prob, temperature) for temperature in (2.0, 0.0)]
+        single = ls.td3_critic_loss(q[:, :1], r, d, q_t[:, :1])
+        of_both = ls.td3_critic_loss(q, r, d, q_t), *soft, ls.sac_actor_loss(log_prob, q_t, 2.0)
+        return of_both, single, ls.td_learning(q[:, 0], r, d, q_t[:, 0], 0.0)
+
+    log_prob = np.float32([-1.0])
+    of_both, *single = losses(*np.float32([[[1, 3]], [[4, 2]]]), *np.float32([[1.0], [0.5]]), log_prob)
+    np.testing.assert_allclose(of_both, [1.0, 2.0, 1.0, -4.0])
+    np.testing.assert_allclose(*single)
     # Entropy 1 is below the target 3: L = -2 * (-1 + 3), and gradient descent raises the temperature.
-    loss, gradient = run(jax.value_and_grad(functions.sac_temperature_loss), jnp.float32(LOG2), -jnp.ones(1), 3.0)
-    np.testing.assert_allclose((loss, gradient), (-4.0, -4.0), rtol=1e-6)
-    single = ls.td3_critic_loss(q[:, :1], r, d, q_t[:, :1])
-    np.testing.assert_allclose(single, ls.td_learning(q[:, 0], r, d, q_t[:, 0], 0.0))
+    both = jax.jit(jax.value_and_grad(ls.sac_temperature_loss))(np.float32(LOG2), log_prob, 3.0)
+    np.testing.assert_allclose(both, (-4.0, -4.0), rtol=1e-6)
 
 
 def test_target_policy_smoothing_clips_noise_and_actions():
-    action, key = jnp.array([[0.0, 0.95], [-1.0, 0.3]]), jax.random.key(0)
-    noiseless = ls.target_policy_smoothing(key, action, 0.0, 0.5, -1.0, 1.0)
-    np.testing.assert_array_equal(noiseless, action)
-    noisy = ls.target_policy_smoothing(key, action, 10.0, 0.5, jnp.array([-1.0, -0.9]), jnp.array([1.0, 0.9]))
-    noisy = np.asarray(noisy)
+    action, key = np.float32([[0.0, 0.95], [-1.0, 0.3]]), jax.random.key(0)
+    smooth = jax.jit(ls.target_policy_smoothing)
+    np.testing.assert_array_equal(smooth(key, action, 0.0, 0.5, -1.0, 1.0), action)
+    noisy = np.asarray(smooth(key, action, 10.0, 0.5, *np.float32([[-1.0, -0.9], [1.0, 0.9]])))
     assert (np.abs(noisy - action) <= 0.5 + 1e-6).all()
     assert (noisy[:, 1] <= 0.9).all()
     assert (noisy >= -1.0).all()
@@ -50,11 +48,12 @@ def test_target_policy_smoothing_clips_noise_and_actions():
 
 # By hand, gradients (3, 4) of norm 5: L = 25/2 and dL/da = -(3, 4); clipped to norm 1: L = 1/2, -(0.6, 0.8).
 def test_dpg_loss_matches_hand_computed_values():
-    action, dqda = jnp.ones((1, 2)), jnp.array([[3.0, 4.0]])
-    loss, gradient = run(jax.value_and_grad(functions.dpg_loss), action, dqda)
+    action, dqda = np.float32([[[1.0, 1.0]], [[3.0, 4.0]]])
+    loss_and_gradient = jax.jit(jax.value_and_grad(ls.dpg_loss))
+    loss, gradient = loss_and_gradient(action, dqda)
     np.testing.assert_allclose(loss, 12.5)
     np.testing.assert_allclose(gradient, -dqda)
-    loss, gradient = run(jax.value_and_grad(functions.dpg_loss), action, dqda, 1.0)
+    loss, gradient = loss_and_gradient(action, dqda, 1.0)
     np.testing.assert_allclose(loss, 0.5, rtol=1e-5)
-    np.testing.assert_allclose(gradient, -dqda / 5.0, rtol=1e-5)
-    assert ls.dpg_loss(action, jnp.zeros((1, 2)), 1.0) == 0.0
+    np.testing.assert_allclose(gradient, -dqda / 5, rtol=1e-5)
+    assert float(loss_and_gradient(action, 0 * dqda, 1.0)[0]) == 0.0

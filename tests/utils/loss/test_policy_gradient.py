@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 import rlax
 
-from stoix_like.utils import loss as functions
-from support.compiled import Compiled, run
+from stoix_like.utils import loss as ls
 from support.every_loss import CASES, LOG2, A, B, T, arrays_of, finite_differences, random_arrays, total
-
-ls = Compiled(functions)
 
 
 # The gradient is that of a surrogate with fixed targets, advantages and ratios.
@@ -28,7 +25,7 @@ def test_impala_gradients_match_finite_differences():
             advantages[:, t] = rho[:, t] * (q - v_tm1[:, t])
             following = errors[:, t] = delta + discount_t[:, t] * 0.9 * rho[:, t] * following
         targets = errors + v_tm1
-        gradient = jax.jit(jax.grad(lambda *x: total(functions.impala_loss(*x, 0.9)), argnums=(0, 2)))(*arrays)
+        gradient = jax.jit(jax.grad(lambda *x: total(ls.impala_loss(*x, 0.9)), argnums=(0, 2)))(*arrays)
         by_policy = finite_differences(lambda x: -np.mean(advantages * x), log_prob)
         by_value = finite_differences(lambda x: 0.5 * np.mean((targets - x) ** 2), v_tm1)
         np.testing.assert_allclose(gradient[0], by_policy, rtol=1e-5, atol=1e-9)
@@ -37,25 +34,26 @@ def test_impala_gradients_match_finite_differences():
 
 @pytest.mark.filterwarnings("ignore:Rlax:PendingDeprecationWarning")
 def test_policy_losses_agree_with_rlax():
-    logits, adv = jnp.asarray(random_arrays(3)(B, A)), jnp.asarray(random_arrays(4)(B))
-    a, w = jnp.array([0, 2, 1, 1]), jnp.array([1.0, 0.5, 0.0, 2.0])
-    log_prob = run(lambda: jax.nn.log_softmax(logits)[jnp.arange(B), a])
-    expected = run(rlax.policy_gradient_loss, logits, a, adv, w)
-    np.testing.assert_allclose(ls.policy_gradient_loss(log_prob, adv, w), expected, rtol=1e-5)
-    old = log_prob - 0.3 * adv
-    expected = run(rlax.clipped_surrogate_pg_loss, jnp.exp(log_prob - old), adv, 0.2)
-    np.testing.assert_allclose(ls.ppo_clip_loss(log_prob, old, adv, 0.2), expected, rtol=1e-5)
-    action, dqda = arrays_of(CASES["dpg"])
-    for clip in (None, 0.5):
-        expected = np.sum(run(jax.vmap(lambda x, g, c=clip: rlax.dpg_loss(x, g, c)), action, dqda), axis=-1).mean()
-        np.testing.assert_allclose(ls.dpg_loss(action, dqda, clip), expected, rtol=1e-4)
+    def pairs(logits, a, adv, w, action, dqda):
+        log_prob = jax.nn.log_softmax(logits)[jnp.arange(B), a]
+        yield ls.policy_gradient_loss(log_prob, adv, w), rlax.policy_gradient_loss(logits, a, adv, w)
+        old = log_prob - 0.3 * adv
+        expected = rlax.clipped_surrogate_pg_loss(jnp.exp(log_prob - old), adv, 0.2)
+        yield ls.ppo_clip_loss(log_prob, old, adv, 0.2), expected
+        for clip in (None, 0.5):
+            expected = jax.vmap(lambda x, g, c=clip: rlax.dpg_loss(x, g, c))(action, dqda)
+            yield ls.dpg_loss(action, dqda, clip), jnp.sum(expected, axis=-1).mean()
+
+    discrete = random_arrays(3)(B, A), np.int32([0, 2, 1, 1]), random_arrays(4)(B), np.float32([1.0, 0.5, 0.0, 2.0])
+    found = jax.jit(lambda *x: [*pairs(*x)])(*discrete, *CASES["dpg"].arrays)
+    for (actual, expected), rtol in zip(found, (1e-5, 1e-5, 1e-4, 1e-4), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=rtol)
 
 
 # By hand, ratio 2, epsilon 0.2: A = 1 gives min(2, 1.2), A = -1 gives min(-2, -1.2); mean -(1.2 - 2)/2 = 0.4.
 def test_ppo_clip_loss_matches_hand_computed_values():
-    log_prob, old = jnp.full(2, LOG2), jnp.zeros(2)
-    gae = jnp.array([1.0, -1.0])
-    loss, gradient = run(jax.value_and_grad(functions.ppo_clip_loss), log_prob, old, gae, 0.2)
+    log_prob, old, gae = np.float32([[LOG2, LOG2], [0.0, 0.0], [1.0, -1.0]])
+    loss, gradient = jax.jit(jax.value_and_grad(ls.ppo_clip_loss))(log_prob, old, gae, 0.2)
     np.testing.assert_allclose(loss, 0.4, rtol=1e-6)
     # Clipping stops the gradient of the gain but not of the loss: d/dlogp of -(-2)/2 is 1.
     np.testing.assert_allclose(gradient, [0.0, 1.0], rtol=1e-6)
@@ -64,13 +62,13 @@ def test_ppo_clip_loss_matches_hand_computed_values():
 # By hand, b = (1/2, 1/2), pi = (1/4, 3/4), action 0: the ratio is 1/2, and
 #   KL(b || pi) = (log(2) + log(2/3)) / 2 = log(4/3) / 2;  L = beta KL - A / 2
 def test_ppo_penalty_loss_matches_hand_computed_values():
-    b_pi, pi = (distrax.Categorical(probs=jnp.array([p])) for p in ([0.5, 0.5], [0.25, 0.75]))
-    action = jnp.zeros(1, jnp.int32)
+    @jax.jit
+    def penalised():
+        action = jnp.zeros(1, jnp.int32)
+        b_pi, pi = (distrax.Categorical(probs=jnp.array([p])) for p in ([0.5, 0.5], [0.25, 0.75]))
+        return ls.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), jnp.ones(1), 3.0, pi, b_pi)
 
-    def penalised(pi, b_pi):
-        return functions.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), jnp.ones(1), 3.0, pi, b_pi)
-
-    total, kl = run(penalised, pi, b_pi)
+    total, kl = penalised()
     np.testing.assert_allclose(kl, math.log(4 / 3) / 2, rtol=1e-5)
     np.testing.assert_allclose(total, 3.0 * math.log(4 / 3) / 2 - 0.5, rtol=1e-5)
 
@@ -81,7 +79,7 @@ def test_ppo_penalty_loss_matches_hand_computed_values():
 def test_dpo_loss_matches_hand_computed_values():
     @jax.jit
     def dpo(ratio, gae):
-        return functions.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
+        return ls.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
 
     np.testing.assert_allclose(dpo(3.0, 1.0), -(1 + 2 * math.tanh(1.0)), rtol=1e-5)
     np.testing.assert_allclose(dpo(3.0, -1.0), 3.0, rtol=1e-5)
@@ -92,28 +90,34 @@ def test_dpo_loss_matches_hand_computed_values():
 # By hand: log pi = (-1, -2), G - b = (2, -1): L = -(-2 + 2)/2 = 0, gradient -(2, -1)/2.
 # AWR with beta = 1, weights (exp 0, min(exp 9, 20)): L = (1 + 40)/2.
 def test_policy_gradient_losses_match_hand_computed_values():
-    log_prob = jnp.array([-1.0, -2.0])
-    loss, gradient = run(jax.value_and_grad(functions.reinforce_loss), log_prob, jnp.array([3.0, 0.0]), jnp.ones(2))
+    log_prob, advantage, ones, zeros = np.float32([[-1.0, -2.0], [0.0, 9.0], [1.0, 1.0], [0.0, 0.0]])
+    loss, gradient = jax.jit(jax.value_and_grad(ls.reinforce_loss))(log_prob, np.float32([3.0, 0.0]), ones)
     np.testing.assert_allclose(loss, 0.0)
     np.testing.assert_allclose(gradient, [-1.0, 0.5])
-    np.testing.assert_allclose(ls.awr_loss(log_prob, jnp.array([0.0, 9.0]), 1.0), 20.5, rtol=1e-6)
-    np.testing.assert_allclose(ls.baseline_loss(jnp.zeros(2), jnp.array([1.0, 3.0])), 2.5)
+    np.testing.assert_allclose(jax.jit(ls.awr_loss)(log_prob, advantage, 1.0), 20.5, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(ls.baseline_loss)(zeros, np.float32([1.0, 3.0])), 2.5)
 
 
 # By hand, one step, gamma = 1, on policy: advantage = error = r + v' - v = 1 + 2 - 1 = 2.
 def test_impala_loss_matches_hand_computed_values_in_both_layouts():
-    one = jnp.ones((1, 1))
-    policy, value = ls.impala_loss(-3.0 * one, -3.0 * one, one, 2.0 * one, one, one)
-    np.testing.assert_allclose((policy, value), (6.0, 2.0))
-    arrays = arrays_of(CASES["impala"])
-    truncation = jnp.arange(B * T).reshape(B, T) % 2 == 0
-    expected = ls.impala_loss(*arrays, truncation_t=truncation)
-    actual = ls.impala_loss(*(x.T for x in arrays), truncation_t=truncation.T, time_major=True)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    one = np.ones((1, 1), np.float32)
+    losses = jax.jit(ls.impala_loss)(-3 * one, -3 * one, one, 2 * one, one, one)
+    np.testing.assert_allclose(losses, (6.0, 2.0))
+
+    @jax.jit
+    def in_both_layouts(arrays, truncation):
+        by_time = ls.impala_loss(*(x.T for x in arrays), truncation_t=truncation.T, time_major=True)
+        return ls.impala_loss(*arrays, truncation_t=truncation), by_time
+
+    truncation = np.arange(B * T).reshape(B, T) % 2 == 0
+    np.testing.assert_allclose(*in_both_layouts(CASES["impala"].arrays, truncation), rtol=1e-5)
 
 
 def test_surrogate_losses_have_the_policy_gradient_at_the_behaviour_policy():
-    log_prob, gae = jnp.asarray(random_arrays(8)(B)), jnp.asarray(random_arrays(9)(B))
-    expected = run(jax.grad(functions.policy_gradient_loss), log_prob, gae)
-    for surrogate in (functions.ppo_clip_loss, lambda *x: functions.dpo_loss(*x, 0.6)):
-        np.testing.assert_allclose(run(jax.grad(surrogate), log_prob, log_prob, gae, 0.2), expected, rtol=1e-5)
+    @jax.jit
+    def gradients(log_prob, gae):
+        surrogates = ls.ppo_clip_loss, lambda *x: ls.dpo_loss(*x, 0.6)
+        expected = jax.grad(ls.policy_gradient_loss)(log_prob, gae)
+        return [jax.grad(surrogate)(log_prob, log_prob, gae, 0.2) for surrogate in surrogates], [expected] * 2
+
+    np.testing.assert_allclose(*gradients(random_arrays(8)(B), random_arrays(9)(B)), rtol=1e-5)
