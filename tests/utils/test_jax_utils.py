@@ -150,12 +150,12 @@ def test_members_share_one_branch():
 def test_a_frozen_member_does_not_stop_the_others():
     """A diverged member keeps its count, here 0; the healthy one with count 2 takes its third step."""
     step = partial(periodically, lambda x: (x + 10.0, {"value": x}), period=3)
-    values, members = np.float32([0.0, 1.0]), jax.jit(jax.vmap(lambda x, count: step(x, count=count)))
-    value, _ = members(values, np.int32([0, 2]))
+    members = partial(jax.jit(jax.vmap(lambda x, count: step(x, count=count))), np.float32([0.0, 1.0]))
+    value, _ = members(np.int32([0, 2]))
     assert value.tolist() == [0.0, 11.0]
     # The diverged one may be the oldest, and due for ever.
     for frozen in (5, 6):
-        value, metrics = jax.device_get(members(values, np.int32([frozen, 2])))
+        value, metrics = jax.device_get(members(np.int32([frozen, 2])))
         assert (value[1], metrics["value"][1]) == (11.0, 3.0)
 
 

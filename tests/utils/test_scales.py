@@ -12,14 +12,13 @@ from stoix_like.utils.scales import symexp, symexp_atoms, symlog, two_hot
 # By hand: symlog(e - 1) = ln(e) = 1, symlog(-(e^2 - 1)) = -2; symlog(0) = 0.
 def test_symlog_matches_values_by_hand_and_symexp_inverts_it():
     x = np.float32([0.0, math.e - 1.0, 1.0 - math.e**2, 1e-6, 1e6, np.nan])
-    log, inverse, nan = jax.jit(lambda x: (symlog(x), symexp(symlog(x)), symexp(x[-1])))(x)
-    np.testing.assert_allclose(log, [0.0, 1.0, -2.0, 1e-6, math.log(1e6 + 1.0), np.nan], rtol=1e-6)
+    slopes = [jax.vmap(jax.grad(function)) for function in (symlog, symexp)]
+    program = jax.jit(lambda x, points: (symlog(x), symexp(symlog(x)), *(slope(points) for slope in slopes)))
+    values, inverse, log, exp = jax.device_get(program(x, np.float32([0.0, 1.0, -3.0])))
+    np.testing.assert_allclose(values, [0.0, 1.0, -2.0, 1e-6, math.log(1e6 + 1.0), np.nan], rtol=1e-6)
     np.testing.assert_allclose(inverse, x, rtol=1e-5)
-    assert np.isnan(nan)
-    slopes = jax.jit(lambda x: [jax.vmap(jax.grad(function))(x) for function in (symlog, symexp)])
-    log, exp = jax.device_get(slopes(np.float32([0.0, 1.0, -3.0])))
     # At 0, both are the identity.
-    assert exp[0] == 1.0
+    assert log[0] == exp[0] == 1.0
     np.testing.assert_allclose(log, [1.0, 0.5, 0.25])
     np.testing.assert_allclose(exp, np.exp([0.0, 1.0, 3.0]), rtol=1e-6)
 
@@ -33,16 +32,15 @@ def test_atoms_are_symmetric_and_even_on_the_scale_of_symlog(num_atoms):
     np.testing.assert_allclose(symexp_atoms(3, limit=1.0), [1.0 - math.e, 0.0, math.e - 1.0], rtol=1e-6)
 
 
+def summed(logits, atoms, targets):
+    return ls.two_hot_loss_per_example(logits, atoms, targets).sum()
+
+
 def test_two_hot_targets_survive_the_round_trip_with_any_leading_axes():
     targets = np.float32([[0.0, 1.0, -0.037], [1e5, -3e7, 4e8], [-2.5, 999.0, 1e-3]])
-    atoms = np.broadcast_to(symexp_atoms(255), (3, 3, 255))
-
-    @jax.jit
-    def losses_and_probs(logits, atoms, targets):
-        losses, pull = jax.vjp(lambda logits: ls.two_hot_loss_per_example(logits, atoms, targets), logits)
-        return losses, jax.nn.softmax(logits) - pull(jnp.ones((3, 3)))[0]
-
-    losses, probs = map(np.asarray, losses_and_probs(np.zeros_like(atoms), atoms, targets))
+    logits, atoms = np.zeros((3, 3, 255), np.float32), np.broadcast_to(symexp_atoms(255), (3, 3, 255))
+    program = jax.jit(lambda *x: (ls.two_hot_loss_per_example(*x), jax.nn.softmax(x[0]) - jax.grad(summed)(*x)))
+    losses, probs = map(np.asarray, program(logits, atoms, targets))
     np.testing.assert_allclose(np.sum(probs, -1), 1.0, rtol=1e-5)
     assert (np.sum(probs > 1e-4, -1) <= 2).all()
     np.testing.assert_allclose(np.sum(np.where(probs > 1e-4, probs * atoms, 0.0), -1), targets, rtol=2e-3, atol=1e-5)
@@ -54,7 +52,7 @@ def test_two_hot_probabilities_equal_those_of_the_loss():
     atoms = jnp.asarray(symexp_atoms(255))
     targets = jnp.array([[0.0, 1.0, -0.037, 5e9], [1e5, -3e7, 4e8, -5e9]])
     logits, rows = jnp.zeros((2, 4, 255)), jnp.broadcast_to(atoms, (2, 4, 255))
-    gradient = jax.grad(lambda logits: ls.two_hot_loss_per_example(logits, rows, targets).sum())(logits)
+    gradient = jax.grad(summed)(logits, rows, targets)
     probs = jax.jit(two_hot)(targets, atoms)
     np.testing.assert_allclose(probs, jax.nn.softmax(logits) - gradient, atol=1e-6)
     np.testing.assert_array_equal(probs[:, 3, [-1, 0]], np.eye(2))

@@ -10,6 +10,7 @@ from stoix_like.utils import loss as ls
 from support.every_loss import CASES, A, B, C, K, random_arrays, total
 
 by_case = pytest.mark.parametrize("name", CASES)
+WITH_GRADIENT = {name: case for name, case in CASES.items() if case.num_with_gradient}
 
 
 def _slopes(case, varied, fixed, direction, eps=1e-6):
@@ -21,9 +22,6 @@ def _slopes(case, varied, fixed, direction, eps=1e-6):
     gradient = jax.grad(loss, tuple(range(len(varied))))(*varied)
     above, below = (loss(*(x + step * v for x, v in zip(varied, direction, strict=True))) for step in (eps, -eps))
     return sum(map(jnp.vdot, gradient, direction)), (above - below) / (2 * eps)
-
-
-WITH_GRADIENT = {name: case for name, case in CASES.items() if case.num_with_gradient}
 
 
 @functools.cache
@@ -99,9 +97,9 @@ BATCH_AXES = {
 def _one_by_one():
     """Return the losses of batches of one example each."""
 
-    def one(name, arrays, actions):
-        integers = tuple((position, a) for (position, _), a in zip(CASES[name].integers, actions, strict=True))
-        return CASES[name]._replace(integers=integers)(*arrays, *CASES[name].numbers)
+    def one(case, arrays, actions):
+        integers = tuple((position, a) for (position, _), a in zip(case.integers, actions, strict=True))
+        return case._replace(integers=integers)(*arrays, *case.numbers)
 
     functions, arguments = {}, {}
     for name, axes in BATCH_AXES.items():
@@ -111,14 +109,14 @@ def _one_by_one():
         # Every example becomes a batch of one.
         ones = [x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1) for x, axis in pairs]
         arguments[name] = ones, [array[:, None] for _, array in case.integers]
-        functions[name] = jax.vmap(functools.partial(one, name), ([None if a is None else 0 for a in axes], 0))
-    return jax.jit(lambda arguments: {name: functions[name](*x) for name, x in arguments.items()})(arguments)
+        functions[name] = jax.vmap(functools.partial(one, case), ([None if a is None else 0 for a in axes], 0))
+    program = jax.jit(lambda arguments: {name: functions[name](*x) for name, x in arguments.items()})
+    return jax.device_get(program(arguments))
 
 
 @pytest.mark.parametrize("name", BATCH_AXES)
 def test_batching_equals_vmap(name):
-    both = jax.device_get((_one_by_one()[name], _results()[name][0]))
-    for part, expected in zip(*map(jax.tree.leaves, both), strict=True):
+    for part, expected in zip(*map(jax.tree.leaves, (_one_by_one()[name], _results()[name][0])), strict=True):
         expected_parts = part[:, 0].mean() if expected.ndim else part.mean()
         np.testing.assert_allclose(expected.mean(), expected_parts, rtol=1e-4, atol=1e-5)
 

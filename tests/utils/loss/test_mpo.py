@@ -34,28 +34,23 @@ def test_mpo_agrees_with_rlax():
 # 1, L = eps + log 3. With a prior proportional to (3, 1), p = (3/4, 1/4): weights (1/2, 1/2), L = eps + log(3/2).
 def test_mpo_losses_match_hand_computed_values():
     @jax.jit
-    def mpo(q, log_prob, prior, eta):
-        loss, weights = ls.mpo_temperature_loss(q, eta, 0.5)
+    def losses(q, log_prob, prior, eta):
+        mpo = ls.mpo_temperature_loss(q, eta, 0.5)
         with_prior = ls.mpo_temperature_loss(q, eta, 0.5, prior)
-        return loss, weights, ls.mpo_policy_loss(log_prob, weights), *with_prior
+        vmpo = ls.vmpo_temperature_loss(q[:, 0], eta, 0.5)
+        whole = [ls.vmpo_temperature_loss(q[:, 0], eta, 0.5, fraction)[0] for fraction in (1.0, 1)]
+        policy_losses = ls.mpo_policy_loss(log_prob, mpo[1]), ls.vmpo_policy_loss(log_prob[:, 0], vmpo[1])
+        return mpo, with_prior, vmpo, whole, policy_losses
 
-    @jax.jit
-    def vmpo(q, log_prob, eta):
-        loss, weights = ls.vmpo_temperature_loss(q, eta, 0.5)
-        whole = [ls.vmpo_temperature_loss(q, eta, 0.5, fraction)[0] for fraction in (1.0, 1)]
-        return loss, weights, ls.vmpo_policy_loss(log_prob, weights), whole
-
-    eta, arrays = np.float32(1.0), np.float32([np.log([[1.0], [3.0]]), [[-4.0], [-8.0]], np.log([[3.0], [1.0]])])
-    loss, weights, policy_loss, loss_with_prior, weights_with_prior = mpo(*arrays, eta)
+    arrays = np.float32([np.log([[1.0], [3.0]]), [[-4.0], [-8.0]], np.log([[3.0], [1.0]])])
+    (loss, weights), with_prior, vmpo, whole, policy_losses = losses(*arrays, np.float32(1.0))
     np.testing.assert_allclose(loss, 0.5 + LOG2, rtol=1e-6)
     np.testing.assert_allclose(weights, [[0.25], [0.75]], rtol=1e-6)
-    np.testing.assert_allclose(policy_loss, 7.0, rtol=1e-6)
-    np.testing.assert_allclose(loss_with_prior, 0.5 + math.log(1.5), rtol=1e-6)
-    np.testing.assert_allclose(weights_with_prior, [[0.5], [0.5]], rtol=1e-6)
-    loss, weights, policy_loss, whole = vmpo(*arrays[:2, :, 0], eta)
-    np.testing.assert_allclose(loss, 0.5 + math.log(3), rtol=1e-6)
-    np.testing.assert_allclose(weights, [0.0, 1.0], rtol=1e-6)
-    np.testing.assert_allclose(policy_loss, 8.0, rtol=1e-6)
+    np.testing.assert_allclose(policy_losses, [7.0, 8.0], rtol=1e-6)
+    np.testing.assert_allclose(with_prior[0], 0.5 + math.log(1.5), rtol=1e-6)
+    np.testing.assert_allclose(with_prior[1], [[0.5], [0.5]], rtol=1e-6)
+    np.testing.assert_allclose(vmpo[0], 0.5 + math.log(3), rtol=1e-6)
+    np.testing.assert_allclose(vmpo[1], [0.0, 1.0], rtol=1e-6)
     # With the whole batch, V-MPO equals MPO with the batch as samples.
     np.testing.assert_allclose(whole, [0.5 + LOG2] * 2, rtol=1e-6)
     assert float(whole[0]) == float(whole[1])

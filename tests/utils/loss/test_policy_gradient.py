@@ -104,20 +104,16 @@ def test_impala_loss_matches_hand_computed_values_in_both_layouts():
     losses = jax.jit(ls.impala_loss)(-3 * one, -3 * one, one, 2 * one, one, one)
     np.testing.assert_allclose(losses, (6.0, 2.0))
 
-    @jax.jit
-    def in_both_layouts(arrays, truncation):
-        by_time = ls.impala_loss(*(x.T for x in arrays), truncation_t=truncation.T, time_major=True)
-        return ls.impala_loss(*arrays, truncation_t=truncation), by_time
-
+    arrays, impala_loss = CASES["impala"].arrays, jax.jit(ls.impala_loss, static_argnames="time_major")
     truncation = np.arange(B * T).reshape(B, T) % 2 == 0
-    np.testing.assert_allclose(*in_both_layouts(CASES["impala"].arrays, truncation), rtol=1e-5)
+    expected = impala_loss(*arrays, truncation_t=truncation)
+    actual = impala_loss(*(x.T for x in arrays), truncation_t=truncation.T, time_major=True)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_surrogate_losses_have_the_policy_gradient_at_the_behaviour_policy():
-    @jax.jit
-    def gradients(log_prob, gae):
-        surrogates = ls.ppo_clip_loss, lambda *x: ls.dpo_loss(*x, 0.6)
-        expected = jax.grad(ls.policy_gradient_loss)(log_prob, gae)
-        return [jax.grad(surrogate)(log_prob, log_prob, gae, 0.2) for surrogate in surrogates], [expected] * 2
-
-    np.testing.assert_allclose(*gradients(random_arrays(8)(B), random_arrays(9)(B)), rtol=1e-5)
+    log_prob, gae = random_arrays(8)(B), random_arrays(9)(B)
+    expected = jax.jit(jax.grad(ls.policy_gradient_loss))(log_prob, gae)
+    for surrogate in (ls.ppo_clip_loss, lambda *x: ls.dpo_loss(*x, 0.6)):
+        gradient = jax.jit(jax.grad(surrogate))(log_prob, log_prob, gae, 0.2)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)

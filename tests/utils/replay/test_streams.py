@@ -230,8 +230,8 @@ def test_latent_states_of_a_diverged_member_are_unknown_again():
     replay, state = make()
     state = added(state, replay, rollout(0), rollout(4))
     diverged = {"state": np.float32([np.nan, 31.0])[:, None, None, None]}
-    refreshed = np.asarray(replay.refresh(state, tuple(np.int32([[0], [5]])), diverged).latents["state"])
-    before = np.asarray(state.latents["state"])
+    refreshed = replay.refresh(state, tuple(np.int32([[0], [5]])), diverged)
+    before, refreshed = (np.asarray(x.latents["state"]) for x in (state, refreshed))
     assert refreshed[before != refreshed].astype(float).tolist() == [0.0, 31.0]
     assert np.isfinite(refreshed.astype(float)).all()
 
