@@ -8,6 +8,7 @@ import pytest
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.networks import world_model
 from stoix_like.networks.world_model import ObservationDecoder, ObservationEncoder, decoded_view, decoder_loss
+from support.compiled import run
 
 KEY = jax.random.key(0)
 SMALL = {"units": 8, "num_layers": 1, "channels": 2, "kernel_size": 3}
@@ -39,7 +40,7 @@ TOKENS = {
 def _zeros(space, *leading):
     if isinstance(space, Dict):
         return {name: _zeros(part, *leading) for name, part in space.spaces.items()}
-    return jnp.zeros((*leading, *space.shape), space.dtype)
+    return np.zeros((*leading, *space.shape), space.dtype)
 
 
 @pytest.mark.parametrize("name", TOKENS)
@@ -48,7 +49,7 @@ def test_observations_of_all_kinds_are_encoded_and_decoded(name):
     encoder = ObservationEncoder(**SMALL, space=space)
     decoder = ObservationDecoder(**SMALL, space=space)
 
-    def run(view, features):
+    def coded(view, features):
         tokens, _ = encoder.init_with_output(KEY, view)
         predictions, _ = decoder.init_with_output(KEY, features)
         return tokens, decoder_loss(space, predictions, view), decoded_view(space, predictions)
@@ -56,9 +57,9 @@ def test_observations_of_all_kinds_are_encoded_and_decoded(name):
     # Without leading axes, as a policy of one environment, and with two.
     for leading in ((), (2, 3)):
         view = _zeros(space, *leading)
-        tokens, loss, decoded = jax.eval_shape(run, view, jnp.ones((*leading, 5)))
+        tokens, loss, decoded = jax.eval_shape(coded, view, np.ones((*leading, 5)))
         assert (tokens.shape, tokens.dtype, loss.shape) == ((*leading, width), jnp.float32, leading)
-        assert jax.tree.map(jnp.shape, decoded) == jax.tree.map(jnp.shape, view)
+        assert jax.tree.map(jnp.shape, decoded) == jax.tree.map(np.shape, view)
         assert {leaf.dtype for leaf in jax.tree.leaves((loss, decoded))} == {jnp.dtype(jnp.float32)}
 
 
@@ -67,39 +68,40 @@ def test_observations_of_all_kinds_are_encoded_and_decoded(name):
 # against 1/2: 0.25 each.
 def test_losses_match_values_by_hand():
     space = Dict({"v": VECTOR, "i": Box(0, 255, (5, 5), jnp.uint8), "s": Discrete(3), "f": Box(0, 1, (2,), jnp.bool_)})
-    image = jnp.zeros((5, 5), jnp.uint8).at[0, :2].set(jnp.array([255, 51], jnp.uint8))
-    vector = jnp.array([math.e - 1.0, 0.0, 1.0 - math.e**2])
-    view = {"v": vector, "i": image, "s": jnp.int32(1), "f": jnp.array([True, False])}
-    predictions = {
-        "agent_view.v": jnp.zeros(3),
-        "agent_view.i": jnp.full((5, 5), 0.5),
-        "agent_view.s": jnp.zeros(3),
-        "agent_view.f": jnp.array([0.5, 0.5]),
-    }
+    image = np.zeros((5, 5), np.uint8)
+    image[0, :2] = 255, 51
+    vector = np.array([math.e - 1.0, 0.0, 1.0 - math.e**2])
+    view = jax.device_put({"v": vector, "i": image, "s": np.int32(1), "f": np.array([True, False])})
+    predictions = {"v": np.zeros(3), "i": np.full((5, 5), 0.5), "s": np.zeros(3), "f": np.array([0.5, 0.5])}
+    predictions = jax.device_put({f"agent_view.{name}": value for name, value in predictions.items()})
     expected = 5.0 + 0.34 + 23 * 0.25 + math.log(3.0) + 0.5
-    np.testing.assert_allclose(decoder_loss(space, predictions, view), expected, rtol=1e-6)
+    np.testing.assert_allclose(run(decoder_loss, space, predictions, view), expected, rtol=1e-6)
 
 
 def test_perfect_predictions_decode_to_the_observation():
     space = Dict({"v": VECTOR, "i": Box(0, 255, (5, 5, 1), jnp.uint8), "s": Box(2, 4, (2,), jnp.int32)})
-    view = {"v": jnp.array([0.0, 1e4, -3.0]), "i": jnp.arange(25, dtype=jnp.uint8).reshape(5, 5, 1)}
-    view["s"] = jnp.array([2, 4])
-    predictions = {
-        "agent_view.v": world_model.symlog(view["v"]),
-        "agent_view.i": view["i"] / 255.0,
-        "agent_view.s": 100.0 * jnp.eye(3)[jnp.array([0, 2])],
-    }
-    decoded = decoded_view(space, predictions)
+    view = {"v": np.array([0.0, 1e4, -3.0]), "i": np.arange(25, dtype=np.uint8).reshape(5, 5, 1)}
+    view = jax.device_put(view | {"s": np.array([2, 4])})
+
+    def results(view):
+        predictions = {
+            "agent_view.v": world_model.symlog(view["v"]),
+            "agent_view.i": view["i"] / 255.0,
+            "agent_view.s": 100.0 * jnp.eye(3)[jnp.array([0, 2])],
+        }
+        return decoded_view(space, predictions), decoder_loss(space, predictions, view)
+
+    decoded, loss = run(results, view)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), decoded, view)
-    np.testing.assert_allclose(decoder_loss(space, predictions, view), 0.0, atol=1e-6)
+    np.testing.assert_allclose(loss, 0.0, atol=1e-6)
 
 
 def test_vectors_and_symbols_enter_as_symlog_and_one_hot():
     space = Dict({"a": Discrete(3), "b": VECTOR})
-    x = {"a": jnp.int32(2), "b": jnp.array([math.e - 1.0, 0.0, 1.0 - math.e])}
+    x = jax.device_put({"a": np.int32(2), "b": np.array([math.e - 1.0, 0.0, 1.0 - math.e])})
     pairs = [(Discrete(3), x["a"]), (VECTOR, x["b"])]
-    entered = jnp.concatenate([world_model._as_vector(*pair) for pair in pairs])
+    entered = np.concatenate([run(world_model._as_vector, *pair) for pair in pairs])
     np.testing.assert_allclose(entered, [0, 0, 1, 1, 0, -1], atol=1e-6)
     plain = ObservationEncoder(**SMALL, space=space)
-    params = plain.init(KEY, x)
+    params = jax.eval_shape(plain.init, KEY, x)
     assert params["params"]["Dense_0"]["kernel"].shape == (6, 8)

@@ -14,7 +14,7 @@ from stoix_like.networks.distributions import (
 from support.bounded_policies import tanh_normal
 from support.compiled import run
 
-LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
+LOGITS = np.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]], np.float32)
 
 
 @pytest.mark.parametrize("squashed", [False, True])
@@ -55,10 +55,10 @@ def test_a_normal_policy_decouples_into_means_and_deviations(squashed):
 
 
 def test_other_policies_are_bounded_as_a_whole():
-    pi = Categorical(logits=LOGITS)
-    other = Categorical(logits=LOGITS[::-1])
+    pi, other = (Categorical(logits=jax.device_put(logits)) for logits in (LOGITS, LOGITS[::-1]))
     assert decouple(pi, other) == {"policy": pi}
-    np.testing.assert_allclose(kl_per_dimension(pi, other)[:, 0], pi.kl_divergence(other))
-    sizes = MultiDiscreteActionDistribution(LOGITS, (1, 2)), MultiDiscreteActionDistribution(LOGITS[::-1], (1, 2))
-    assert kl_per_dimension(*sizes).shape == (2, 2)
-    np.testing.assert_allclose(kl_per_dimension(*sizes).sum(-1), sizes[0].kl_divergence(sizes[1]), rtol=1e-5)
+    np.testing.assert_allclose(*run(lambda: (kl_per_dimension(pi, other)[:, 0], pi.kl_divergence(other))))
+    pis = [run(MultiDiscreteActionDistribution, jax.device_put(x), (1, 2)) for x in (LOGITS, LOGITS[::-1])]
+    parts = np.asarray(run(kl_per_dimension, *pis))
+    assert parts.shape == (2, 2)
+    np.testing.assert_allclose(parts.sum(-1), run(pis[0].kl_divergence, pis[1]), rtol=1e-5)

@@ -4,43 +4,47 @@ import numpy as np
 import pytest
 
 from stoix_like.networks.distributions import Categorical, EpsilonGreedy, legal_actions, mask_logits, mix_uniform
+from support.compiled import run
 
 KEY = jax.random.key(0)
-LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
+LOGITS = jax.device_put(np.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]], np.float32))
 
 
 class TestMask:
-    MASK = jnp.asarray([[True, False, True], [False, True, True]])
+    MASK = np.asarray([[True, False, True], [False, True, True]])
 
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
     @pytest.mark.parametrize(
         "make", [lambda x, m: Categorical(logits=mask_logits(x, m)), lambda x, m: EpsilonGreedy(x, 1.0, m)]
     )
     def test_illegal_actions_have_probability_zero(self, make, dtype):
-        pi = make(LOGITS.astype(dtype), self.MASK)
-        np.testing.assert_array_equal(pi.probs[~self.MASK], 0.0)
-        np.testing.assert_allclose(pi.probs.astype(jnp.float32).sum(-1), 1.0, rtol=1e-2)
-        samples = np.asarray(pi.sample(seed=KEY, sample_shape=2_000))
+        def results(logits, mask):
+            pi = make(logits.astype(dtype), mask)
+            return pi.probs, pi.sample(seed=KEY, sample_shape=2_000), pi.mode(), pi.entropy()
+
+        probs, samples, mode, entropy = jax.device_get(run(results, LOGITS, jax.device_put(self.MASK)))
+        np.testing.assert_array_equal(probs[~self.MASK], 0.0)
+        np.testing.assert_allclose(probs.astype(np.float32).sum(-1), 1.0, rtol=1e-2)
         assert set(samples[:, 0]) == {0, 2}
         assert set(samples[:, 1]) <= {1, 2}
-        assert jnp.take_along_axis(self.MASK, pi.mode()[:, None], -1).all()
-        assert jnp.isfinite(pi.entropy()).all()
+        assert np.take_along_axis(self.MASK, mode[:, None], -1).all()
+        assert np.isfinite(entropy).all()
 
     def test_illegal_actions_have_gradient_zero(self):
         def loss(logits):
-            pi = Categorical(logits=mask_logits(logits, self.MASK))
-            other = Categorical(logits=mask_logits(2.0 * logits, self.MASK))
+            pi, other = (Categorical(logits=mask_logits(x, jnp.asarray(self.MASK))) for x in (logits, 2.0 * logits))
             return (pi.log_prob(jnp.asarray([2, 1])) + pi.entropy() + pi.kl_divergence(other)).sum()
 
-        gradient = jax.grad(loss)(LOGITS)
+        gradient = np.asarray(run(jax.grad(loss), LOGITS))
         np.testing.assert_array_equal(gradient[~self.MASK], 0.0)
         assert (gradient[self.MASK] != 0).all()
 
     def test_masked_distribution_equals_distribution_over_legal_actions(self):
-        masked = Categorical(logits=mask_logits(LOGITS[0], self.MASK[0]))
-        alone = Categorical(logits=LOGITS[0][jnp.asarray([0, 2])])
-        np.testing.assert_allclose(masked.entropy(), alone.entropy(), rtol=1e-6)
-        np.testing.assert_allclose(masked.log_prob(2), alone.log_prob(1), rtol=1e-6)
+        def results(logits, mask):
+            masked, alone = Categorical(logits=mask_logits(logits[0], mask[0])), Categorical(logits=logits[0, ::2])
+            return (masked.entropy(), masked.log_prob(2)), (alone.entropy(), alone.log_prob(1))
+
+        np.testing.assert_allclose(*run(results, LOGITS, jax.device_put(self.MASK)), rtol=1e-6)
 
     EMPTY = jnp.asarray([[True, False, True], [False, False, False]])
 
@@ -59,10 +63,10 @@ class TestMask:
         for make in (mask_logits, lambda x, m: mix_uniform(x, 0.1, m), lambda x, m: EpsilonGreedy(x, 0.1, m).probs):
             for shape in ((2, 1, 3), (1, 3), (2, 1)):
                 with pytest.raises(ValueError, match=r"^action_mask\.shape=.* must end with .* the logits \(2, 3\)"):
-                    make(LOGITS, jnp.ones(shape, bool))
+                    make(LOGITS, jnp.asarray(np.ones(shape, bool)))
             for shape in ((3,), (2, 3)):
-                assert make(LOGITS, jnp.ones(shape, bool)).shape == (2, 3)
-            assert make(jnp.stack([LOGITS] * 4), self.MASK).shape == (4, 2, 3)
+                assert make(LOGITS, jnp.asarray(np.ones(shape, bool))).shape == (2, 3)
+            assert make(jnp.stack([LOGITS] * 4), jnp.asarray(self.MASK)).shape == (4, 2, 3)
 
     def test_traced_empty_rows_are_unmasked(self):
         @jax.jit
@@ -70,11 +74,11 @@ class TestMask:
             greedy = EpsilonGreedy(logits, 0.3, mask)
             return Categorical(logits=mask_logits(logits, mask)).probs, greedy.probs, greedy.mode()
 
-        masked, whole = results(LOGITS, self.EMPTY), results(LOGITS, jnp.ones_like(self.EMPTY))
+        masked, whole = (jax.device_get(results(LOGITS, mask)) for mask in (self.EMPTY, np.ones((2, 3), bool)))
         for x, y in zip(masked, whole, strict=True):
             np.testing.assert_allclose(x[1], y[1], rtol=1e-6)
         assert masked[0][0, 1] == masked[1][0, 1] == 0.0
 
     def test_masked_values_have_finite_gradients(self):
-        gradient = jax.grad(lambda q: (EpsilonGreedy(q, 0.1, self.MASK).probs * q).sum())(LOGITS)
-        assert jnp.isfinite(gradient).all()
+        gradient = run(jax.grad(lambda q: (EpsilonGreedy(q, 0.1, jnp.asarray(self.MASK)).probs * q).sum()), LOGITS)
+        assert np.isfinite(gradient).all()

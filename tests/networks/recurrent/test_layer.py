@@ -25,31 +25,34 @@ def test_heads_divide_the_width_of_a_cell(cell_type):
 class TestScannedRNN:
     def test_sequence_equals_single_steps_and_restarts_at_resets(self, cell_type):
         rnn = ScannedRNN(8, cell_type)
-        x = jax.random.normal(KEY, (6, 2, 3))
-        resets = jnp.zeros((6, 2), bool).at[3, 1].set(True)
+        x = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
+        resets = np.zeros((6, 2), bool)
+        resets[3, 1] = True
         start = rnn.initialize_carry(2)
         params = jax.jit(rnn.init)(KEY, start, (x, resets))
         apply = jax.jit(rnn.apply)
-        last, outputs = apply(params, start, (x, resets))
+        last, outputs = jax.device_get(apply(params, start, (x, resets)))
         assert outputs.shape == (6, 2, 8)
 
         state = start
         for t in range(6):
             state, output = apply(params, state, (x[t : t + 1], resets[t : t + 1]))
-            np.testing.assert_allclose(output[0], outputs[t], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(output, outputs[t : t + 1], rtol=1e-4, atol=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last)
 
-        _, restarted = apply(params, start, (x[3:], jnp.zeros((3, 2), bool)))
+        restarted = np.asarray(apply(params, start, (x[3:], np.zeros((3, 2), bool)))[1])
         np.testing.assert_allclose(outputs[3:, 1], restarted[:, 1], rtol=1e-4, atol=1e-5)
         assert not np.allclose(outputs[3:, 0], restarted[:, 0], atol=1e-4)
 
     def test_gradients_stop_at_resets(self, cell_type):
         rnn = ScannedRNN(8, cell_type)
-        x = jax.random.normal(KEY, (4, 1, 3))
-        start = rnn.initialize_carry((1,))
-        resets = jnp.zeros((4, 1), bool).at[2].set(True)
-        params = jax.jit(rnn.init)(KEY, start, (x, resets))
-        gradient = jax.jit(jax.grad(lambda x: rnn.apply(params, start, (x, resets))[1][2:].sum()))(x)
+        start, resets = rnn.initialize_carry((1,)), jax.device_put(np.asarray([[0], [0], [1], [0]], bool))
+
+        def gradients(x):
+            params = rnn.init(KEY, start, (x, resets))
+            return jax.grad(lambda x: rnn.apply(params, start, (x, resets))[1][2:].sum())(x)
+
+        gradient = np.asarray(jax.jit(gradients)(np.random.default_rng(0).normal(size=(4, 1, 3))))
         np.testing.assert_array_equal(gradient[:2], 0.0)
         assert (gradient[2:] != 0).any()
 
@@ -58,15 +61,14 @@ class TestScannedRNN:
 @pytest.mark.usefixtures("without_type_checks")
 def test_flags_that_would_broadcast_are_refused(cell_type):
     """Inputs [6, 2, 3] with flags [6, 2, 1], [6] or [6, 1] in place of [6, 2]; and one step of them."""
-    rnn, x = ScannedRNN(8, cell_type), jnp.zeros((6, 2, 3))
-    start = rnn.initialize_carry(2)
+    rnn, x = ScannedRNN(8, cell_type), np.zeros((6, 2, 3))
+    start = jax.eval_shape(lambda: rnn.initialize_carry(2))
     for shape in ((6, 2, 1), (6,), (6, 1)):
-        with pytest.raises(
-            ValueError, match=rf"^resets\.shape={re.escape(str(shape))} must be \[\*B\], where .*\(6, 2\)"
-        ):
-            jax.eval_shape(rnn.init, KEY, start, (x, jnp.zeros(shape, bool)))
+        message = rf"^resets\.shape={re.escape(str(shape))} must be \[\*B\], where .*\(6, 2\)"
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(rnn.init, KEY, start, (x, np.zeros(shape, bool)))
     with pytest.raises(ValueError, match=r"^resets\.shape=\(2, 1\)"):
-        jax.eval_shape(functools.partial(rnn.init, method="step"), KEY, start, (x[0], jnp.zeros((2, 1), bool)))
+        jax.eval_shape(functools.partial(rnn.init, method="step"), KEY, start, (x[0], np.zeros((2, 1), bool)))
 
 
 @pytest.mark.slow
@@ -168,5 +170,5 @@ def test_parameters_and_states_of_cells_stay_float32_where_numbers_are_float64(c
         def process(x, resets):
             return rnn.init_with_output(jax.random.key(0), rnn.initialize_carry(2), (x, resets))
 
-        leaves = jax.tree.leaves(jax.eval_shape(process, jnp.zeros((3, 2, 5), jnp.float32), jnp.zeros((3, 2), bool)))
+        leaves = jax.tree.leaves(jax.eval_shape(process, np.zeros((3, 2, 5), np.float32), np.zeros((3, 2), bool)))
     assert {leaf.dtype for leaf in leaves} <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.complex64)}
