@@ -224,7 +224,7 @@ def samples(run: Run) -> list[Member]:
     found = members(run)
     if not evolves(run):
         return found
-    # Not the one that the absolute metric chose: its episodes are fresh.
+    # The last evaluation chooses, so that no episode of the absolute metric did.
     return [found[run.last.get("population/best_member", 0)]._replace(seed=int(run.config["arch"]["seed"]))]
 
 
