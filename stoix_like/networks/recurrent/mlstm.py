@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width, product
 from stoix_like.schema import between, one_of
-from stoix_like.utils.jax_utils import prepend_dims, restore_float32
+from stoix_like.utils.jax_utils import restore_float32
 
 
 class MatrixMemory(NamedTuple):
@@ -56,14 +56,16 @@ def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
         weight_rs = exp(F_r - F_s + log i_s - m_r),   F_r = sum_{j <= r} log f_j,
         m_r = max(max_s (F_r - F_s + log i_s), F_r + m_0)
 
-    for steps s <= r of the same episode. A reset sets m to zero, which enters the maximum of its step.
+    for steps s <= r of the same episode, whose sums start with it. A reset sets m to zero, which enters the maximum of
+    its step.
 
     `rows`: `[R]` integers, the steps r.
     """
-    decay, episode = jnp.cumsum(steps.log_forget, axis=-1), jnp.cumsum(steps.reset, axis=-1)
-    decay_after, episode_of = jnp.take(decay, rows, -1), jnp.take(episode, rows, -1)
-    is_past = rows[:, None] >= jnp.arange(decay.shape[-1])[None]
-    seen = prepend_dims(is_past, decay.ndim + 1) & (episode_of[..., None] == episode[..., None, :])
+    episode = jnp.cumsum(steps.reset, axis=-1)
+    past = jnp.tril(episode[..., None] == episode[..., None, :])
+    # A difference of sums over all steps would lose digits, and gradients would pass, to earlier episodes.
+    decay = jnp.sum(jnp.where(past, steps.log_forget[..., None, :], 0.0), axis=-1)
+    seen, decay_after, episode_of = jnp.take(past, rows, -2), jnp.take(decay, rows, -1), jnp.take(episode, rows, -1)
     between_steps = jnp.where(seen, decay_after[..., None] - decay[..., None, :], -jnp.inf)
     largest = jnp.where(steps.reset, jnp.maximum(steps.log_input, steps.log_forget), steps.log_input)
     from_start = jnp.where(episode_of == 0, decay_after + start.stabilizer[..., None], -jnp.inf)
