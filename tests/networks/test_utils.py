@@ -7,6 +7,7 @@ import pytest
 from stoix_like.errors import ConfigError
 from stoix_like.networks.recurrent import MinGRUCell
 from stoix_like.networks.utils import parse_activation_fn, parse_initializer, parse_rnn_cell
+from support.compiled import run
 
 KEY = jax.random.key(0)
 
@@ -23,7 +24,7 @@ def test_activations_of_jax_are_known():
 
 def test_initialisers_are_found_by_name():
     for name in ("orthogonal", "orthogonal(1.41)", "lecun_normal", "zeros", "ones", "truncated_normal(0.1)"):
-        assert parse_initializer(name)(KEY, (3, 4), jnp.float32).shape == (3, 4)
+        assert run(parse_initializer(name), KEY, (3, 4), jnp.float32).shape == (3, 4)
     np.testing.assert_allclose(parse_initializer("constant(2)")(KEY, (2,), jnp.float32), 2.0)
     assert parse_initializer(jax.nn.initializers.zeros) is jax.nn.initializers.zeros
 

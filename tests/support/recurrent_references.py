@@ -1,7 +1,6 @@
 """What tests of recurrent cells share: sequences, and layers in numpy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 KEY = jax.random.key(0)
@@ -11,16 +10,16 @@ X = np.asarray(jax.random.normal(KEY, (len(RESETS), 2, 3)), np.float64)
 
 
 def random_params(rnn):
-    inputs, draw = (jnp.asarray(X, jnp.float32), jnp.asarray(RESETS)), np.random.default_rng(0).normal
-    shapes = jax.eval_shape(rnn.init, KEY, rnn.initialize_carry(2), inputs)
-    variables = jax.tree.map(lambda leaf: jnp.asarray(draw(scale=0.5, size=leaf.shape), jnp.float32), shapes)
+    inputs, draw = (np.float32(X), RESETS), np.random.default_rng(0).normal
+    shapes = jax.eval_shape(lambda *inputs: rnn.init(KEY, rnn.initialize_carry(2), inputs), *inputs)
+    variables = jax.tree.map(lambda leaf: jax.device_put(draw(scale=0.5, size=leaf.shape)), shapes)
     return variables, jax.tree.map(np.float64, variables["params"]["cells_0"])
 
 
 def outputs(rnn, variables):
     """Return the outputs of the sequence from the start of an episode, `[T, 2, H]`."""
-    inputs = jnp.asarray(X, jnp.float32), jnp.asarray(RESETS)
-    return jax.jit(rnn.apply)(variables, rnn.initialize_carry(2), inputs)[1]
+    process = jax.jit(lambda variables, *inputs: rnn.apply(variables, rnn.initialize_carry(2), inputs)[1])
+    return np.asarray(process(variables, np.float32(X), RESETS))
 
 
 def dense(params, x):

@@ -16,8 +16,8 @@ def test_simba_matches_hand_computed_output():
     normalisation, the block would add (0, 6/2 + 5 * 3), and the result would be (-1, 1), too.
     """
     torso = SimBaTorso(2, 1, 1, kernel_init="ones", block_kernel_init="ones")
-    params = jax.jit(torso.init)(KEY, jnp.ones(2))["params"]
-    params["Dense_0"]["kernel"] = jnp.eye(2)
+    params = jax.jit(torso.init)(KEY, np.ones(2))["params"]
+    params["Dense_0"]["kernel"] = np.eye(2, dtype=np.float32)
     params["Dense_1"]["bias"] = jnp.asarray([1.0, 0.0])
     params["Dense_2"]["kernel"] = jnp.asarray([[0.0, 0.5], [0.0, 3.0]])
     params["LayerNorm_1"]["bias"] = jnp.asarray([5.0, 5.0])
@@ -31,9 +31,9 @@ def test_bro_matches_hand_computed_output():
     (-1, 1), relu gives (0, 1), and W_2 = I, normalised, adds (-1, 1).
     """
     torso = BroTorso(2, 1)
-    params = jax.jit(torso.init)(KEY, jnp.ones(2))["params"]
-    for i, kernel in enumerate((jnp.eye(2), jnp.eye(2)[::-1], jnp.eye(2))):
-        params[f"Dense_{i}"]["kernel"] = kernel
+    params = jax.jit(torso.init)(KEY, np.ones(2))["params"]
+    for i, kernel in enumerate((np.eye(2), np.eye(2)[::-1], np.eye(2))):
+        params[f"Dense_{i}"]["kernel"] = jax.device_put(kernel)
     np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([3.0, 2.0])), [0.0, 1.0], atol=1e-4)
 
 
@@ -44,11 +44,11 @@ def test_torso_matches_hand_computed_output():
     way, (0.7, 0.7), which has the direction (1, 1) / sqrt(2).
     """
     torso = SimBaV2Torso(2, 1, 1)
-    params = torso.init(KEY, jnp.ones(1))["params"]
+    params = jax.jit(torso.init)(KEY, np.ones(1))["params"]
     # Learned with the scale 1 / sqrt(2), whose initial effect is 1 / 2.
     np.testing.assert_allclose(params["Scaler_2"]["scale"], [0.5**0.5] * 2, rtol=1e-6)
     for i, kernel in enumerate(([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])):
         params[f"UnitDense_{i}"]["unit_kernel"] = jnp.asarray(kernel)
     np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.5**0.5] * 2, rtol=1e-5)
-    params["UnitDense_2"]["unit_kernel"] = jnp.eye(2)
+    params["UnitDense_2"]["unit_kernel"] = np.eye(2, dtype=np.float32)
     np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([4.0])), [0.8, 0.6], rtol=1e-5)
