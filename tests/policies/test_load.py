@@ -21,7 +21,7 @@ def read_scores(run_dir):
 
 
 def assert_member(found, shared, member):
-    jax.tree.map(lambda leaf, leaves: np.testing.assert_array_equal(leaf, leaves[member]), found, shared)
+    jax.tree.map(lambda leaf, leaves: np.testing.assert_array_equal(leaf, np.asarray(leaves)[member]), found, shared)
 
 
 def test_which_selects_the_parameters(pendulum):
@@ -111,7 +111,7 @@ def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path
     assert best.selected[1].startswith("last, as none was evaluated after an update, return ")
     assert best.selected[0].startswith("best of 2 evaluations, return ")
     np.testing.assert_array_equal(best.episode_return[1], last.episode_return[1])
-    assert_member(jax.tree.map(lambda leaf: leaf[1], best.shared), last.shared, 1)
+    assert_member(jax.tree.map(lambda leaf: np.asarray(leaf)[1], best.shared), last.shared, 1)
     policy = load_policy(recorded, member=1)
     assert "128 env steps (last, as none was evaluated after an update, return " in str(policy)
 

@@ -40,7 +40,7 @@ def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
         )
         shared = shared._replace(statistics=statistics)
     # Actions beyond the bounds of the environment.
-    shared = shared._replace(params=jax.tree.map(lambda leaf: 100 * leaf, shared.params))
+    shared = shared._replace(params=jax.tree.map(lambda leaf: 100 * np.asarray(leaf), shared.params))
     policy = make_policy(setup, shared, {})
     path = policy.export(tmp_path / "policy.npz")
     view = np.asarray(policy.random_observations(jax.random.key(0), 64).agent_view)
