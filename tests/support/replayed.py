@@ -1,5 +1,6 @@
 """Steps with known values, and what a replay buffer returns of them."""
 
+import functools
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -38,34 +39,35 @@ def make(schema=ReplayConfig, reward_scale=1.0, **values):
     return make_replay(schema(**{**SIZES, **values}), spec(), 0.5, reward_scale)
 
 
-def view(numbers, dtype=jnp.float32):
-    return Observation(jnp.asarray(numbers, dtype)[..., None])
+def view(numbers, dtype=np.float32):
+    return Observation(np.asarray(numbers, dtype)[..., None])
 
 
-def steps(numbers, rewards, terminated, truncated, dtype=jnp.float32):
+def steps(numbers, rewards, terminated, truncated, dtype=np.float32):
     """Build a trajectory `[T, N]` of numbers as observations, offset by 100 per environment; successors end in .5."""
-    column = [jnp.asarray(values)[:, None] for values in (numbers, rewards, terminated, truncated)]
-    number, reward, terminated, truncated = (jnp.broadcast_to(values, (len(numbers), NUM_ENVS)) for values in column)
-    number = number + 100 * jnp.arange(NUM_ENVS)[None]
+    column = [np.asarray(values)[:, None] for values in (numbers, rewards, terminated, truncated)]
+    number, reward, terminated, truncated = (np.broadcast_to(values, (len(numbers), NUM_ENVS)) for values in column)
+    number = number + 100 * np.arange(NUM_ENVS)[None]
     transitions = Transition(
         observation=view(number, dtype),
-        action=(number % 3).astype(jnp.int32),
-        reward=reward.astype(jnp.float32),
+        action=number % 3,
+        reward=reward.astype(np.float32),
         terminated=terminated,
         truncated=truncated,
         next_observation=view(number + 0.5, dtype),
-        is_first=jnp.zeros(reward.shape, bool),
+        is_first=np.zeros(reward.shape, bool),
         extras=(),
     )
-    return Trajectory(transitions, ())
+    return jax.device_put(Trajectory(transitions, ()))
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def first(observation, num_envs=NUM_ENVS):
     """Return the time steps of environments that start with the same observation."""
     return jax.tree.map(lambda x: jnp.stack([x] * num_envs), restart(observation))
 
 
-def empty(replay, dtype=jnp.float32):
+def empty(replay, dtype=np.float32):
     return replay.init(first(view(0.0, dtype)))
 
 
