@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,13 +13,27 @@ from support.selections import first
 KEY = jax.random.key(0)
 
 
-def value_and_gradients(module, params, x):
-    def loss(params, x):
-        y = run(module.apply, params, x)
-        return jnp.sum(jnp.sin(y)), y
+def assert_equal_in_value_and_gradients(shape, reference, *others, apply=None):
+    """Compare modules with the parameters of the first one, which `apply(params, x)` may call, in one program."""
 
-    (_, y), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x)
-    return y, gradients
+    @jax.jit
+    def computed(x):
+        params = reference.init(KEY, x)
+        params["params"] = jax.tree.map(lambda leaf: leaf + 0.1, params["params"])
+
+        def value_and_gradients(function):
+            def loss(params, x):
+                y = function(params, x)
+                return jnp.sum(jnp.sin(y)), y
+
+            (_, y), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+            return y, gradients
+
+        return [value_and_gradients(function) for function in (apply or reference.apply, *(o.apply for o in others))]
+
+    expected, *found = computed(np.random.default_rng(0).normal(size=shape))
+    for values in found:
+        assert_close(values, expected)
 
 
 def assert_close(found, expected):
@@ -42,11 +54,8 @@ def assert_close(found, expected):
     ),
 )
 def test_slices_equal_a_convolution_in_value_and_gradients(kernel, strides, size, padding):
-    x = jax.random.normal(KEY, (3, *size, 2))
-    reference = nn.Conv(4, kernel, strides, padding)
-    params = jax.jit(reference.init)(KEY, x)
     sliced = make_convolution(4, kernel, strides, sliced=True, padding=padding)
-    assert_close(value_and_gradients(sliced, params, x), value_and_gradients(reference, params, x))
+    assert_equal_in_value_and_gradients((3, *size, 2), nn.Conv(4, kernel, strides, padding), sliced)
 
 
 @pytest.mark.parametrize("shape", [(6, 6, 2), (2, 3, 6, 6, 2), (0, 6, 6, 2)])
@@ -63,7 +72,7 @@ def test_slices_accept_any_number_of_leading_axes(shape):
 def test_slices_refuse_dilations_and_groups(arguments):
     convolution = make_convolution(4, (3, 3), sliced=True, **arguments)
     with pytest.raises(ValueError, match="dilations or groups are not computed as slices: set sliced=False"):
-        jax.jit(convolution.init)(KEY, jnp.zeros((1, 6, 6, 2)))
+        jax.eval_shape(convolution.init, KEY, np.zeros((1, 6, 6, 2)))
 
 
 @pytest.mark.slow
@@ -72,11 +81,10 @@ def test_slices_refuse_dilations_and_groups(arguments):
     [(CNNTorso, ((4, 8), (3, (2, 3)), (1, (2, 1)), "tanh", True)), (VisualResNetTorso, ((4, 4), (1, 1), "tanh"))],
 )
 def test_torsos_have_the_same_parameters_and_outputs_on_every_platform(torso, arguments):
-    x = jax.random.normal(KEY, (2, 10, 10, 3))
     native, sliced = (torso(*arguments, hidden_sizes=(4,), sliced=sliced) for sliced in (False, True))
-    params = jax.jit(native.init)(KEY, x)
-    jax.tree.map(np.testing.assert_array_equal, jax.jit(sliced.init)(KEY, x), params)
-    assert_close(value_and_gradients(sliced, params, x), value_and_gradients(native, params, x))
+    params = [run(module.init, KEY, jnp.zeros((2, 10, 10, 3))) for module in (native, sliced)]
+    jax.tree.map(np.testing.assert_array_equal, *params)
+    assert_equal_in_value_and_gradients((2, 10, 10, 3), native, sliced)
 
 
 @pytest.mark.parametrize(("platform", "sliced"), [("cpu", True), ("gpu", False), ("tpu", False)])
@@ -89,15 +97,10 @@ def test_the_platform_selects_the_computation(monkeypatch, platform, sliced):
 
 @pytest.mark.parametrize("kernel", [(5, 5), (3, 4)])
 def test_an_upsampling_convolution_equals_one_of_repeated_pixels(kernel):
-    x = jax.random.normal(KEY, (2, 3, 4, 3))
     plain = make_convolution(5, kernel, sliced=False)
-    params = plain.init(KEY, x)
-    params["params"]["bias"] = jnp.arange(5.0)
+    upsampling = [make_upsampling_convolution(5, kernel, sliced) for sliced in (False, True)]
 
     def apply(params, x):
         return plain.apply(params, x.repeat(2, axis=-2).repeat(2, axis=-3))
 
-    expected = value_and_gradients(SimpleNamespace(apply=apply), params, x)
-    for sliced in (False, True):
-        module = make_upsampling_convolution(5, kernel, sliced)
-        assert_close(value_and_gradients(module, params, x), expected)
+    assert_equal_in_value_and_gradients((2, 3, 4, 3), plain, *upsampling, apply=apply)

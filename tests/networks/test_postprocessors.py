@@ -11,34 +11,42 @@ import pytest
 
 from stoix_like.networks import postprocessors
 from stoix_like.networks.layers import StackedRNN
-from support.compiled import run
 
 KEY = jax.random.key(0)
 BOUNDS = (-2.0, 6.0)
 
 
 def test_ranges_match_hand_computed_values():
-    x = jnp.asarray([-1.0, 0.0, 0.5, 9.0])
-    np.testing.assert_allclose(postprocessors.rescale_to_spec(x, *BOUNDS), [-2.0, 2.0, 4.0, 6.0])
-    np.testing.assert_allclose(postprocessors.clip_to_spec(x, -0.5, 0.25), [-0.5, 0.0, 0.25, 0.25])
+    x, rows = np.float32([-1.0, 0.0, 0.5, 9.0]), np.float32([[1.0, 2.0, 5.0], [3.0, 3.0, 3.0]])
+
+    @jax.jit
+    def computed(x, rows):
+        clipped = [postprocessors.clip_to_spec(x, *bounds) for bounds in ((-0.5, 0.25), (0.1, 0.7))]
+        scaled = [scale(x, *BOUNDS) for scale in (postprocessors.rescale_to_spec, postprocessors.tanh_to_spec)]
+        return *scaled, *clipped, postprocessors.min_max_normalize(rows)
+
+    rescaled, squashed, clipped, near, normalized = map(np.asarray, computed(x, rows))
+    np.testing.assert_allclose(rescaled, [-2.0, 2.0, 4.0, 6.0])
+    np.testing.assert_allclose(squashed, 2.0 + 4.0 * np.tanh([-1.0, 0.0, 0.5, 9.0]), rtol=1e-6)
+    np.testing.assert_allclose(clipped, [-0.5, 0.0, 0.25, 0.25])
     # 0.1 + (0.7 - 0.1) is above 0.7 in float32.
-    assert postprocessors.clip_to_spec(x, 0.1, 0.7).max() == np.float32(0.7)
-    expected = 2.0 + 4.0 * np.tanh([-1.0, 0.0, 0.5, 9.0])
-    np.testing.assert_allclose(postprocessors.tanh_to_spec(x, *BOUNDS), expected, rtol=1e-6)
-    rows = jnp.asarray([[1.0, 2.0, 5.0], [3.0, 3.0, 3.0]])
-    np.testing.assert_allclose(postprocessors.min_max_normalize(rows), [[0.0, 0.25, 1.0], [0.0, 0.0, 0.0]])
+    assert near.max() == np.float32(0.7)
+    np.testing.assert_allclose(normalized, [[0.0, 0.25, 1.0], [0.0, 0.0, 0.0]])
 
 
 def test_postprocessed_samples_have_no_density():
-    normal = distrax.Normal(jnp.zeros((3, 2)), jnp.ones((3, 2)))
-    scale = postprocessors.ScalePostProcessor(*BOUNDS, postprocessors.tanh_to_spec)
-    pi = run(scale.apply, {}, normal)
-    raw = normal.sample(seed=KEY, sample_shape=(4,))
-    np.testing.assert_allclose(pi.sample(seed=KEY, sample_shape=(4,)), 2.0 + 4.0 * np.tanh(raw), rtol=1e-5)
-    np.testing.assert_allclose(pi.mode(), np.full((3, 2), 2.0))
-    assert (pi.batch_shape, pi.event_shape) == ((3, 2), ())
-    with pytest.raises(NotImplementedError, match="AffineTanhTransformedDistribution"):
-        pi.log_prob(jnp.zeros((3, 2)))
+    @jax.jit
+    def computed():
+        normal = distrax.Normal(jnp.zeros((3, 2)), jnp.ones((3, 2)))
+        pi = postprocessors.ScalePostProcessor(*BOUNDS, postprocessors.tanh_to_spec).apply({}, normal)
+        assert (pi.batch_shape, pi.event_shape) == ((3, 2), ())
+        with pytest.raises(NotImplementedError, match="AffineTanhTransformedDistribution"):
+            pi.log_prob(jnp.zeros((3, 2)))
+        return *(of.sample(seed=KEY, sample_shape=(4,)) for of in (pi, normal)), pi.mode()
+
+    samples, raw, mode = computed()
+    np.testing.assert_allclose(samples, 2.0 + 4.0 * np.tanh(raw), rtol=1e-5)
+    np.testing.assert_allclose(mode, np.full((3, 2), 2.0))
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm", "mingru", nn.GRUCell])

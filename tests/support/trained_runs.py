@@ -21,6 +21,7 @@ PENDULUM = [
     # A large learning rate, so that few updates suffice for actions away from zero.
     *("system.normalize_observations=true", "system.actor_lr=0.1"),
 ]
+BUDGET = ["arch.total_timesteps=128", "arch.num_evaluation=2"]
 TINY = [
     *LAYERS,
     *("arch.total_num_envs=4", "arch.total_timesteps=5000", "arch.num_evaluation=3", "arch.num_eval_episodes=3"),
@@ -36,8 +37,7 @@ def _train(tmp_path_factory, name, *overrides):
         trained.parent.mkdir(exist_ok=True)
         with FileLock(f"{trained}.lock"):
             if not trained.exists():
-                budget = ("arch.total_timesteps=128", "arch.num_evaluation=2")
-                stoix_like.train("ppo/ff_ppo", [*overrides, *budget], run_dir=trained)
+                stoix_like.train("ppo/ff_ppo", [*overrides, *BUDGET], run_dir=trained)
         _run_dirs[name] = shutil.copytree(trained, tmp_path_factory.mktemp("runs") / name)
     return _run_dirs[name]
 
