@@ -19,7 +19,7 @@ from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.scales import symexp_atoms
 
 # exp(88.7) is the largest float32; products of atoms and probabilities stay finite, too.
-_MAX_LIMIT = 80.0
+_MAX_LIMIT, _MOST_ATOMS = 80.0, 2**20
 
 
 class ScalarCriticHead(nn.Module):
@@ -71,8 +71,8 @@ class SymexpCriticHead(nn.Module):
 
     def __post_init__(self) -> None:
         """Check that there are atoms on both sides of 0, all of them finite in float32."""
-        if self.num_atoms < 2:
-            raise ValueError(f"num_atoms={self.num_atoms} must be at least 2: use 255")
+        if not 2 <= self.num_atoms <= _MOST_ATOMS:
+            raise ValueError(f"num_atoms={self.num_atoms} must be from 2 to {_MOST_ATOMS:,}: use 255")
         if not 0.0 < self.limit <= _MAX_LIMIT:
             raise ValueError(f"limit={self.limit} must be in (0, {_MAX_LIMIT:g}]: use 20")
         super().__post_init__()

@@ -56,8 +56,7 @@ def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
         weight_rs = exp(F_r - F_s + log i_s - m_r),   F_r = sum_{j <= r} log f_j,
         m_r = max(max_s (F_r - F_s + log i_s), F_r + m_0)
 
-    for steps s <= r of the same episode, whose sums start with it. A reset sets m to zero, which enters the maximum of
-    its step.
+    for steps s <= r of the same episode, where sums start. A reset sets m to zero, which enters its step's maximum.
 
     `rows`: `[R]` integers, the steps r.
     """
@@ -70,8 +69,7 @@ def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
     largest = jnp.where(steps.reset, jnp.maximum(steps.log_input, steps.log_forget), steps.log_input)
     from_start = jnp.where(episode_of == 0, decay_after + start.stabilizer[..., None], -jnp.inf)
     # The outputs do not depend on m.
-    stabilizer = jnp.maximum(jnp.max(between_steps + largest[..., None, :], -1), from_start)
-    stabilizer = jax.lax.stop_gradient(stabilizer)
+    stabilizer = jax.lax.stop_gradient(jnp.maximum(jnp.max(between_steps + largest[..., None, :], -1), from_start))
     weights = jnp.exp(between_steps + steps.log_input[..., None, :] - stabilizer[..., None])
     return _Weights(weights, jnp.exp(from_start - stabilizer), stabilizer)
 
