@@ -16,7 +16,6 @@ from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_scenar
 from stoix_like.envs.suites import probes
 from stoix_like.errors import FaultyEnvironmentError
 from support import custom_envs, scripted
-from support.selections import first
 
 
 class Sound(Environment):
@@ -250,7 +249,8 @@ def test_probes_pass(name):
 SPACES = [Tuple([Discrete(2), Box(0.0, 1.0, ()), Discrete(3)]), MultiDiscrete((2, 3))]
 
 
-@pytest.mark.parametrize("space", first(1, SPACES))
+@pytest.mark.slow
+@pytest.mark.parametrize("space", SPACES)
 def test_masks_of_several_entries(space):
     class Entries(Sound):
         action_space = space

@@ -80,7 +80,6 @@ def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
 def test_callbacks_are_called_in_order(tmp_path):
     recorder, seen = Recorder(), []
     seldom = EvaluatePolicy(lambda policy: seen.append(policy.env_steps) or {"mine/number": len(seen)}, every_evals=2)
-    # The programs of the trained run that tests share.
     result = stoix_like.train("ppo/ff_ppo", [*PENDULUM, *BUDGET], run_dir=tmp_path, callbacks=[recorder, seldom])
     assert not any(name.startswith("absolute/") for name in result.summary)
     assert [call for call in recorder.calls if call[0] != "checkpoint"] == [
@@ -206,12 +205,11 @@ def test_loggers_have_the_results_of_a_run_whose_callback_fails_at_its_end(tmp_p
 
 @pytest.mark.slow
 def test_a_population_shows_its_best_member(tmp_path):
-    observations, seen = np.linspace(-3.0, 3.0, 9, dtype=np.float32)[:, None], []
+    observations, seen = np.linspace(-3.0, 3.0, 27, dtype=np.float32).reshape(9, 3), []
     own = EvaluatePolicy(lambda policy: seen.append((policy.member, np.asarray(policy(observations)))) or {})
     double = AddMetrics(lambda record: {"mine/double": 2 * record["env_steps"]})
     result = train(tmp_path, "arch.population.size=3", callbacks=[own, double])
-    best = result.history[-1]["population/best_member"]
-    last = stoix_like.load_policy(tmp_path, which="last", member=best)
-    assert seen[-1][0] == best
+    assert seen[-1][0] == result.history[-1]["population/best_member"]
+    last = stoix_like.load_policy(tmp_path, which="last", member=seen[-1][0])
     np.testing.assert_array_equal(seen[-1][1], last(observations))
     assert result.history[-1]["mine/double"] == 512

@@ -35,6 +35,7 @@ HALF = ["system.gamma=0.5", "system.normalize_rewards=false", "system.normalize_
 AGENTS = jax.device_put(Observation(np.eye(3), np.array([[True, True], [True, True], [True, False]])))
 
 
+@pytest.mark.slow
 def test_a_team_finds_the_best_actions_of_a_matrix_game_and_steps_count_games(tmp_path):
     """4000 // (8 x 12) = 41 updates; every game has three steps."""
     overrides = [*SMALL, *MATCH, *PPO[1:], "arch.total_timesteps=4000"]

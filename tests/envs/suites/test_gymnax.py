@@ -6,6 +6,7 @@ import pytest
 
 from stoix_like.envs import EnvConfig, ScenarioConfig, make
 from stoix_like.envs.suites.gymnax import scenarios
+from support.selections import select
 
 N, T, LIMIT = 2, 22, 6
 
@@ -39,13 +40,7 @@ def roll(env, reference, params):
     return first, jax.lax.scan(step, state, (keys[0], keys[1]))[1]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in ("CartPole-v1", "Pendulum-v1", "Catch-bsuite") else pytest.param(name, marks=pytest.mark.slow)
-        for name in scenarios()
-    ],
-)
+@pytest.mark.parametrize("name", select(scenarios(), quick=("CartPole-v1", "Pendulum-v1")))
 def test_steps_equal_those_of_gymnax(name):
     # Without action wrappers, so that both environments receive the same actions.
     env = make(config(name, params={"max_steps_in_episode": LIMIT}, rescale_actions=False, clip_actions=False))

@@ -157,6 +157,7 @@ def test_the_plan_of_a_directory_is_kept(tmp_path):
         _read_plan(directory, request, 16)
 
 
+@pytest.mark.slow
 def test_a_second_process_keeps_the_plan_of_the_first_and_is_refused_while_that_tunes(tmp_path, monkeypatch):
     module, given = importlib.import_module("stoix_like.lab.tuning.tune"), ("probe/policy", "ppo/ff_ppo", 1e9, RUN)
     earlier, plans = BudgetStages(8, 3), []

@@ -60,7 +60,7 @@ KINDS = ("categorical", "multi_discrete", "tanh_normal")
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
 def test_methods_support_jit_grad_and_dtypes(name, dtype):
     pi = distribution(name, dtype)
 

@@ -45,6 +45,7 @@ def _loss(variables, x, resets, start):
     return jnp.sum(ScannedRNN(4, "gru").apply(variables, start, (x, resets))[1].astype(jnp.float32) ** 2)
 
 
+@pytest.mark.slow
 def test_gradients_pass_through_shard_map_that_checks_what_varies():
     """The parameters are the same on all shards: their gradient is the sum over the shards."""
     x, resets = np.random.default_rng(0).normal(size=(3, 4, 3)), np.arange(12).reshape(3, 4) == 6

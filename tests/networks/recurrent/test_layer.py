@@ -8,6 +8,7 @@ import pytest
 
 from stoix_like.networks.recurrent.layer import ScannedRNN
 from support.compiled import run
+from support.selections import select
 
 KEY = jax.random.key(0)
 CELLS = ("lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru", "s5", "mlstm", "gtrxl")
@@ -19,9 +20,7 @@ def test_heads_divide_the_width_of_a_cell(cell_type):
         ScannedRNN(30, cell_type).initialize_carry(2)
 
 
-@pytest.mark.parametrize(
-    "cell_type", [name if name in ("gru", "lru") else pytest.param(name, marks=pytest.mark.slow) for name in CELLS]
-)
+@pytest.mark.parametrize("cell_type", select(CELLS, quick=("gru", "lru")))
 class TestScannedRNN:
     def test_sequence_equals_single_steps_and_restarts_at_resets(self, cell_type):
         rnn = ScannedRNN(8, cell_type)

@@ -75,6 +75,7 @@ def test_the_worst_members_continue_as_changed_copies_of_the_best():
         assert np.isclose(ent[member], [0.2, 1.8], rtol=1e-5).any()
 
 
+@pytest.mark.slow
 def test_the_perturbation_is_the_step_of_a_copy_within_bounds():
     _, hyperparams, _ = select(HALVES, count=20, perturbation=0.45)
     # The copied ones have 1e-2 and 1: a factor of 0.55 or 1.45, and 0.45 of the width of 4 up or down.
@@ -103,6 +104,7 @@ def test_a_member_that_diverged_or_has_no_return_is_replaced_and_equal_ones_are_
     np.testing.assert_array_equal(hyperparams["ent"], 1.0)
 
 
+@pytest.mark.slow
 def test_values_that_are_drawn_anew_fill_their_range():
     """The logarithm of a log-uniform value in [1e-4, 1e-1] is uniform: mean ln(10) (-2.5), deviation ln(10) 3 / √12."""
     size = 4000

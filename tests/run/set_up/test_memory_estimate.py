@@ -12,6 +12,7 @@ from support.trained_runs import TINY
 SMALL = [*TINY, "arch.compile_cache=false"]
 
 
+@pytest.mark.slow
 def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
     # More than the arrays of the estimate, less than the program.
     monkeypatch.setattr(memory_estimate, "memory_of", lambda device: 65_000)

@@ -13,6 +13,7 @@ from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
 from support.compiled import run
 from support.off_policy_runs import timestep
+from support.selections import first
 from support.set_ups import setup_of
 
 BATCH, NUMBER = 4, 3
@@ -47,7 +48,7 @@ def losses_and_values(algorithm, key):
     return algorithm.losses(params, batch, key)[0], algorithm.q(params.online, observation, key)[0]
 
 
-@pytest.mark.parametrize("system", ["ff_dqn", "ff_ddqn"])
+@pytest.mark.parametrize("system", first(1, ["ff_dqn", "ff_ddqn"]))
 def test_the_weight_of_the_penalty_has_its_effect_on_discrete_actions(system):
     """Losses with the weight 2 are those with the weight 1, and the penalty, log sum exp - q, once more."""
     losses, q = [], None

