@@ -38,23 +38,20 @@ def test_released_environments_are_reused_and_all_are_closed():
     assert Scripted.open_environments == 0
 
 
+FAULTS = [
+    ("raise", {}, "gymnasium/support.scripted:Scripted-v0 failed: RuntimeError"),
+    ("observation", {}, "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
+    ("array", {}, r"Scripted-v0 failed: ValueError: reward has shape \(1,\), and \(\) is declared: make them agree"),
+    ("number", {}, r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
+    ("hang", {"timeout": 0.5}, r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
+    ("exit", {}, "Scripted-v0 failed: SystemExit: 0"),
+    # What is raised in a worker arrives.
+    ("unpicklable", ASYNC, "Scripted-v0 failed: SimulatorError: exploded"),
+]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of gymnasium, with the traceback
-@pytest.mark.parametrize(
-    ("fault", "options", "message"),
-    first(
-        4,
-        [
-            ("raise", {}, "gymnasium/support.scripted:Scripted-v0 failed: RuntimeError"),
-            ("observation", {}, "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
-            ("array", {}, r"Scripted-v0 failed: ValueError: reward has shape \(1,\), and \(\) is declared"),
-            ("number", {}, r"Scripted-v0 failed: ValueError: observation has shape \(\), and \(4,\) is declared"),
-            ("hang", {"timeout": 0.5}, r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
-            ("exit", {}, "Scripted-v0 failed: SystemExit: 0"),
-            # What is raised in a worker arrives.
-            ("unpicklable", ASYNC, "Scripted-v0 failed: SimulatorError: exploded"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("fault", "options", "message"), first(4, FAULTS))
 def test_a_faulty_environment_is_reported_by_check_and_ends_its_episodes(fault, options, message):
     """Episode 1, the first of at least 4 steps, starts after the first step."""
     env = make(config(kwargs={"fail_at": 4, "fault": fault}, **options))
