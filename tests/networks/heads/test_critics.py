@@ -37,5 +37,5 @@ def test_values_on_symexp_atoms_are_exactly_zero_at_first():
     params = {"Dense_0": {"kernel": np.zeros((6, 3)), "bias": np.array([0.0, 0.0, math.log(3.0)])}}
     pi = run(heads.SymexpCriticHead(3, limit=1.0).apply, jax.device_put({"params": params}), x)
     np.testing.assert_allclose(run(pi.mean), np.full((4, 3), 0.4 * (math.e - 1.0)), rtol=1e-6)
-    with pytest.raises(ValueError, match="num_atoms=1 must be from 2"):
+    with pytest.raises(ValueError, match="num_atoms=1 must be from 2 to 1,048,576: use 255"):
         heads.SymexpCriticHead(1)
