@@ -91,6 +91,7 @@ class ArchConfig(ABC):
     profile: bool = False  # trace one update and one evaluation, and measure the time of rollouts on their own
     # Dtype in which torsos compute; parameters, heads and losses are float32.
     compute_dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
+    fused_networks: bool = False  # let GPUs compute each small perceptron, with its head, in one kernel
     deterministic: bool = False  # let GPUs compute the same bits in every run, which other devices do anyway
     # Precision of products of matrices; None: jax's default, but.
     matmul_precision: Annotated[str | None, one_of("default", "high", "highest")] = None

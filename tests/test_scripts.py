@@ -124,7 +124,9 @@ def test_the_recorded_counts_are_those_of_todays_scenarios(benchmark):
     recorded = json.loads(benchmark.kernels.RECORD.read_text())
     for target in benchmark.kernels.TARGETS:
         for name, scenario in benchmark.scenarios.KERNEL_SCENARIOS.items():
-            assert recorded[target][name]["stoix_like"]["settings"] == list(scenario.overrides), (target, name)
+            arms = benchmark.scenarios.KERNEL_ARMS if target in benchmark.kernels.GPUS else {"stoix_like": ()}
+            for arm, more in arms.items():
+                assert recorded[target][name][arm]["settings"] == [*scenario.overrides, *more], (target, name, arm)
 
 
 def test_speeds_of_the_page_are_those_of_a_default_run_on_a_cpu(benchmark):
@@ -148,7 +150,7 @@ def test_counts_of_another_compiler_are_not_compared(benchmark, monkeypatch, cap
 def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
     def body(label, trips, kernels, *loops, scopes=None):
         costs = (Kernel("", kernels),)
-        return benchmark.kernels.Body(label, trips, kernels, 1, 0, 0, scopes or {}, costs, loops)
+        return benchmark.kernels.Body(label, trips, kernels, 1, 0, 1_000_000, 2_000_000_000, scopes or {}, costs, loops)
 
     ours = body("rollout", 8, 3), body("epoch", 2, 5, body("minibatch", 4, 7))
     # 10 kernels, 6 of them of the returns; 8 x 3; and 2 x (5 + 4 x 7).
@@ -164,12 +166,13 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
         "stoix_like": benchmark.kernels.read({"hlo": "ours", **compiled}, find_target("h200")),
         "rejax": benchmark.kernels.read({"hlo": "theirs", **compiled}, find_target("h200"), create),
     }
-    names = "rollout returns rest launches per_step collectives cost_rollout cost_rest cost predicted cost_per_step"
+    names = "rollout returns rest launches per_step collectives megabytes gigaflops"
+    names += " cost_rollout cost_rest cost predicted cost_per_step"
     rest = {"temporary": 2.5, "epoch": 5, "minibatch": 7, "cost_epoch": 66}
-    # Predicted: of 100 launches, and of 174, 1.1 each.
+    # Predicted: of 100 launches, and of 174, 1.5 each. Every body moves 1 MB, and multiplies by 2 GFLOP.
     ours, theirs = (
-        (3, 6, 4, 100, 1000, 19, 24, 10, 100, 210, 2100),
-        (9, 16, 20, 174, 1740, 27, 72, 20, 174, 365.4, 3654),
+        (3, 6, 4, 100, 1000, 19, 19, 38, 24, 10, 100, 250, 2500),
+        (9, 16, 20, 174, 1740, 27, 27, 54, 72, 20, 174, 435, 4350),
     )
     expected = [dict(zip(names.split(), values, strict=True)) | rest for values in (ours, theirs)]
     assert counts == {"stoix_like": expected[0], "rejax": {**expected[1], "cost_returns": 16}}
@@ -179,15 +182,15 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
     lines = benchmark.kernels.table("h200", {"sac": counts}).splitlines()
     assert lines[0] == "### NVIDIA H200"
     assert lines[4:6] == [
-        "| sac | stoix_like | 3 | 6 | 5 | 7 | 4 | 100 | 1,000 | 2.5 | 19 |",
-        "|  | rejax | 9 | 16 | 5 | 7 | 20 | 174 | 1,740 | 2.5 | 27 |",
+        "| sac | stoix_like | 3 | 6 | 5 | 7 | 4 | 100 | 1,000 | 2.5 | 19 | 19 | 38 |",
+        "|  | rejax | 9 | 16 | 5 | 7 | 20 | 174 | 1,740 | 2.5 | 27 | 27 | 54 |",
     ]
     assert lines[7:11] == [
         "| predicted, microseconds per update |  | rollout | advantages or returns | epochs | rest | all kernels"
         " | with launches | per 1,000 environment steps |",
         "|---" * 9 + "|",
-        "| sac | stoix_like | 24 |  | 66 | 10 | 100 | 210 | 2,100 |",
-        "|  | rejax | 72 | 16 | 66 | 20 | 174 | 365 | 3,654 |",
+        "| sac | stoix_like | 24 |  | 66 | 10 | 100 | 250 | 2,500 |",
+        "|  | rejax | 72 | 16 | 66 | 20 | 174 | 435 | 4,350 |",
     ]
     assert lines[12:] == ["- sac, launches: ≤ 50: 100, missed", "- sac, launches: ≤ 0.65 x rejax: 0.575, met"]
 

@@ -14,12 +14,12 @@ ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_445,
-    "utils": 5_700,
+    "utils": 6_100,
     "envs": 6_315,
-    "networks": 7_255,
-    "systems": 11_975,
-    "architectures": 1_415,
-    "arch_config assembly callbacks composition config": 1_280,
+    "networks": 7_385,
+    "systems": 11_980,
+    "architectures": 1_425,
+    "arch_config assembly callbacks composition config": 1_285,
     "storage": 2_895,
     "loggers rendering data": 2_680,
     "policies": 1_770,
@@ -30,12 +30,12 @@ ROOMS = {
     "single_file": 2_415,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 51_310
+CORE = 51_860
 DOCSTRINGS = 0.147  # share of the lines outside the single files
-TESTS = 46_000
+TESTS = 46_250
 PAGE, PPO = 260, 172  # lines of one algorithm
 YAML = 305
-CHANGELOG = 11_480  # bytes
+CHANGELOG = 12_000  # bytes
 MODULES = 88  # of the package, that importing `ff_ppo` loads
 RELATIVE_CLAUSES = 44  # "those of", "that of", "of which"
 

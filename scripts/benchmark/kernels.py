@@ -1,8 +1,9 @@
 """Count the kernels of training programs on accelerators that are not in the machine, ours and those of rejax.
 
-Beside the counts stands the time that the compiler's cost model predicts for the kernels: microseconds on a GPU, cycles
-on a TPU. Neither depends on the machine, and those of rejax that are recorded are not made again unless its settings
-have changed. `--check` compares ours with the recorded ones, and fails where one has risen by more than 5 %.
+Beside the counts stand the bytes that they read and write, the operations of their products of matrices, and the time
+that a model predicts: microseconds on a GPU, of our model, and cycles on a TPU, of its compiler's. None depends on the
+machine, and those of rejax that are recorded are not made again unless its settings have changed. `--check` compares
+ours with the recorded ones, and fails where one has risen by more than 5 %.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 
 from report import write_into
 from runner import OURS, SCRIPTS
-from scenarios import KERNEL_GOALS, KERNEL_SCENARIOS
+from scenarios import KERNEL_ARMS, KERNEL_GOALS, KERNEL_SCENARIOS
 
 from stoix_like.lab.aot.kernels import Body, read_program
 from stoix_like.lab.aot.report import LAUNCH
@@ -28,6 +29,7 @@ from stoix_like.lab.aot.targets import Target, find_target
 TARGETS = ("h200", "v5e-1", "v5e-4")
 # rejax uses one device.
 LONE = ("h200", "v5e-1")
+GPUS = ("h200",)
 RECORD = SCRIPTS / "kernels.json"
 LARGEST_RISE = 1.05
 LOOPS = ("rollout", "returns", "epoch")
@@ -43,6 +45,8 @@ ROWS = {
     "per_step": "launches per 1,000 environment steps",
     "temporary": "temporary memory, MB",
     "collectives": "all-reduces per update",
+    "megabytes": "MB read and written per update",
+    "gigaflops": "GFLOP of products per update",
 }
 # Predicted cost of one update: of all steps of a rollout, all epochs, and so on.
 COSTS = {
@@ -76,12 +80,12 @@ def main() -> None:
     found: dict[str, Any] = {}
     for target, name in itertools.product(TARGETS, asked.scenarios or KERNEL_SCENARIOS):
         print(f"{name} on {target} …", file=sys.stderr, flush=True)
-        ours = count_ours(name, find_target(target)) | {"settings": list(KERNEL_SCENARIOS[name].overrides)}
-        counts = found.setdefault(target, {})[name] = {OURS: ours}
+        arms = KERNEL_ARMS if target in GPUS else [OURS]
+        counts = found.setdefault(target, {})[name] = {arm: count_ours(name, find_target(target), arm) for arm in arms}
         if asked.check:
             continue
         before = recorded.setdefault(target, {}).get(name, {})
-        before = {who: values for who, values in before.items() if who == OURS or target in LONE}
+        before = {who: values for who, values in before.items() if who in arms or target in LONE}
         # As JSON has them.
         settings = json.loads(json.dumps(KERNEL_SCENARIOS[name].peers.get("rejax")))
         if asked.peers and target in LONE and settings and before.get("rejax", {}).get("settings") != settings:
@@ -100,13 +104,14 @@ def main() -> None:
         write_into(asked.into, "kernels", f"jax {jax}.\n\n{tables}")
 
 
-def count_ours(name: str, target: Target) -> dict[str, Any]:
+def count_ours(name: str, target: Target, arm: str) -> dict[str, Any]:
     """Compile our training program in a process of its own, and return its counts."""
-    overrides = KERNEL_SCENARIOS[name].overrides
-    return read(_run([sys.executable, str(SCRIPTS / "kernels_ours.py"), target.name, *overrides]), target)
+    overrides = [*KERNEL_SCENARIOS[name].overrides, *KERNEL_ARMS[arm]]
+    counts = read(_run([sys.executable, str(SCRIPTS / "kernels_ours.py"), target.name, *overrides]), target)
+    return counts | {"settings": overrides}
 
 
-def count_rejax(name: str, target: Target, python: Path) -> dict[str, float]:
+def count_rejax(name: str, target: Target, python: Path) -> dict[str, Any]:
     """Compile the same of rejax, for one device, and return its counts."""
     settings = KERNEL_SCENARIOS[name].peers["rejax"]
     topology = {"title": target.title, "platform": target.platform, "topology": target.topology}
@@ -130,7 +135,7 @@ def read(compiled: dict[str, Any], target: Target, rejax: dict[str, Any] | None 
         target: what it is compiled for.
         rejax: the settings of rejax if it is rejax's, whose loops have no names.
     """
-    program = read_program(compiled["hlo"], target.bandwidth)
+    program = read_program(compiled["hlo"], target.rates)
     update = find_update(program, rejax)
     loops = {body.label: body for body in update.all()}
     rollouts = [body for body in update.loops if body.label == "rollout"]
@@ -147,6 +152,8 @@ def read(compiled: dict[str, Any], target: Target, rejax: dict[str, Any] | None 
         "per_step": round(1000 * update.launches / compiled["steps"], 3),
         "temporary": round(compiled["temporary"] / 1e6, 1),
         "collectives": collectives(update),
+        "megabytes": round(update.bytes_accessed / 1e6, 1),
+        "gigaflops": round(update.products / 1e9, 3),
     }
     cost = {
         label: sum((body.trips or 1) * body.cost for body in update.loops if body.label == label) for label in LOOPS
@@ -188,11 +195,12 @@ def collectives(body: Body) -> int:
 def find_rises(found: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
     """Return a line for each of our counts that has risen, in scenarios that are recorded."""
     return [
-        f"{target}, {name}: {(ROWS | COSTS)[row]}: {value:g}, was {before:g}"
+        f"{target}, {name}{'' if arm == OURS else f', {arm}'}: {(ROWS | COSTS)[row]}: {value:g}, was {before:g}"
         for target, scenarios in found.items()
         for name, counts in scenarios.items()
-        if (known := recorded.get(target, {}).get(name, {}).get(OURS))
-        for row, value in counts[OURS].items()
+        for arm, values in counts.items()
+        if (known := recorded.get(target, {}).get(name, {}).get(arm))
+        for row, value in values.items()
         if row != "settings"
         # Loops that a program does not have are not recorded.
         and value > LARGEST_RISE * (before := known.get(row, 0))

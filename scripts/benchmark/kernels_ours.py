@@ -12,12 +12,12 @@ plugins.prepare(target)
 
 from stoix_like.composition import compose_config  # noqa: E402
 from stoix_like.config import parse_config  # noqa: E402
-from stoix_like.lab.aot.topology import compile_with_costs, set_up_for  # noqa: E402
+from stoix_like.lab.aot.topology import set_up_for  # noqa: E402
 from stoix_like.run.programs.functions import run_programs  # noqa: E402
 
 setup = set_up_for(parse_config(compose_config(sys.argv[2:])), target)
 train = next(program for program in run_programs(setup) if program.name == "train")
-compiled = compile_with_costs(train.function.lower(*train.args))
+compiled = train.function.lower(*train.args).compile()
 steps = setup.plan.steps_per_update * setup.population.num_members
 found = {
     "hlo": compiled.as_text(),

@@ -38,7 +38,7 @@ key = jax.ShapeDtypeStruct(
     (members, 2) if members > 1 else (2,), "uint32", sharding=SingleDeviceSharding(found.devices[0])
 )
 lowered = jax.jit(jax.vmap(train) if members > 1 else train).lower(key)
-compiled = lowered.compile(compiler_options={"xla_gpu_collect_cost_model_stats": True})
+compiled = lowered.compile()
 result = {
     "hlo": compiled.as_text(),
     "temporary": compiled.memory_analysis().temp_size_in_bytes,

@@ -392,6 +392,7 @@ class KernelGoal(NamedTuple):
         row: the count.
         bound: the largest count, or its largest ratio to that of `of`.
         of: scenario and framework to compare with.
+        arm: our program, one of `KERNEL_ARMS`.
     """
 
     target: str
@@ -399,10 +400,11 @@ class KernelGoal(NamedTuple):
     row: str
     bound: float
     of: tuple[str, str] | None = None
+    arm: str = "stoix_like"
 
     def line(self, counts: dict[str, Any]) -> str:
         """Return whether the goal is met, as a line of a list; empty if it was not counted."""
-        ours = counts.get(self.scenario, {}).get("stoix_like", {}).get(self.row)
+        ours = counts.get(self.scenario, {}).get(self.arm, {}).get(self.row)
         other = 1.0 if self.of is None else counts.get(self.of[0], {}).get(self.of[1], {}).get(self.row)
         if ours is None or other is None:
             return ""
@@ -410,7 +412,8 @@ class KernelGoal(NamedTuple):
         reached = ours / other
         met = "met" if reached <= self.bound else "missed"
         shown = f"{reached:,.0f}" if reached >= 100 else f"{reached:.3g}"
-        return f"- {self.scenario}, {self.row}: ≤ {self.bound:,.4g}{of}: {shown}, {met}"
+        arm = "" if self.arm == "stoix_like" else f", {self.arm}"
+        return f"- {self.scenario}{arm}, {self.row}: ≤ {self.bound:,.4g}{of}: {shown}, {met}"
 
 
 KERNEL_DQN = ("arch.total_num_envs=4096", "arch.total_timesteps=1e7", "system.total_buffer_size=409600")
@@ -432,6 +435,7 @@ REJAX_PQN = {
 KERNEL_PPO = ("arch.total_num_envs=4096", "arch.total_timesteps=2e7", "system.num_minibatches=16")
 # What `make bench-aot` compiles.
 KERNEL_SCENARIOS = {
+    "ppo_256": SCENARIOS["ppo_4096"],
     "ppo_4096": Scenario(
         (*PPO_SMALL, *KERNEL_PPO),
         peers={
@@ -476,6 +480,13 @@ SCENARIOS |= {
         on_cpu=False,
     ),
 }
+# Our programs: by default, and on GPUs with what accelerators may gain from.
+KERNEL_ARMS = {
+    "stoix_like": (),
+    "fused": ("arch.fused_networks=true",),
+    "bfloat16": ("arch.compute_dtype=bfloat16",),
+    "fused, bfloat16": ("arch.fused_networks=true", "arch.compute_dtype=bfloat16"),
+}
 KERNEL_GOALS = (
     *(
         KernelGoal("h200", "ppo_4096", row, bound)
@@ -485,10 +496,16 @@ KERNEL_GOALS = (
         }.items()
     ),
     KernelGoal("h200", "population_256", "launches", 1.1, ("ppo_small", "stoix_like")),
+    KernelGoal("h200", "population_256", "launches", 1200, arm="fused"),
     KernelGoal("h200", "sac", "launches", 120),
-    KernelGoal("h200", "dqn", "per_step", 0.65, ("dqn", "rejax")),
-    KernelGoal("h200", "pqn", "per_step", 0.65, ("pqn", "rejax")),
-    KernelGoal("h200", "ppo_4096", "cost_per_step", 1 / 1.8, ("ppo_4096", "rejax")),
-    *(KernelGoal("h200", name, "cost_per_step", 1 / 1.5, (name, "rejax")) for name in ("sac", "dqn", "pqn")),
+    # 25 GiB.
+    KernelGoal("h200", "ppo_256", "megabytes", 26_844, arm="fused"),
+    KernelGoal("h200", "ppo_256", "launches", 2500, arm="fused"),
+    *(
+        KernelGoal("h200", name, "predicted", 1 / times, (name, "rejax"), arm)
+        for name, times in {"ppo_256": 2.5, "pqn": 1.5, "dqn": 2.0, "sac": 2.0}.items()
+        for arm in ("fused", "fused, bfloat16")
+    ),
+    KernelGoal("h200", "pixels", "predicted", 0.5, ("pixels", "stoix_like"), "bfloat16"),
     *(KernelGoal("v5e-1", name, "cost_per_step", 1, (name, "rejax")) for name in ("ppo_4096", "sac", "dqn", "pqn")),
 )

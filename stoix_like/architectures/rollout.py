@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.utils.accelerate.packing import pack_outputs, unpack
+from stoix_like.utils.accelerate.packing import pack_outputs, pack_state, unpack
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.randomness import MAX_BYTES_PER_ENV, count_equations, hoist
 from stoix_like.utils.accelerate.successors import keep_truncated, no_successors, with_last
@@ -62,7 +63,7 @@ def rollout(
     if most_truncations is not None:
         successor = first.timestep.next_observation
         slots = no_successors(successor, most_truncations), jnp.zeros((num_envs,), jnp.int32)
-    carry = first, slots
+    carry: Any = first, slots
     keys = (jax.random.split(key_act, length), jax.random.split(key_env, (length, num_envs)))
     inputs: Any = keys
     if hoist_randomness:
@@ -70,7 +71,16 @@ def rollout(
         draw, step = hoist(step, carry, example, MAX_BYTES_PER_ENV * num_envs)
         inputs = jax.vmap(draw)(keys)
     unroll = _unroll(step, carry, jax.tree.map(lambda leaf: leaf[0], inputs), length)
-    (last, slots), steps = jax.lax.scan(step, carry, inputs, length, unroll=unroll)
+
+    # A single step copies nothing.
+    pack_carry = partial(pack_state, num_envs=num_envs) if length > 1 else lambda carry: carry
+
+    def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        carry, outputs = step(unpack(carry), inputs)
+        return pack_carry(carry), outputs
+
+    carry, steps = jax.lax.scan(packed_step, pack_carry(carry), inputs, length, unroll=unroll)
+    last, slots = unpack(carry)
     transitions, episodes = unpack(steps)
     ended = transitions.terminated | transitions.truncated
     is_first = jnp.concatenate([first.timestep.starts_episode[None], ended[:-1]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import flax.linen as nn
@@ -52,6 +53,27 @@ class _FeedForward(Network):
         x = self.input_layer(observation, **(input_kwargs or {}))
         return units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
 
+    def embed_for(
+        self: Any, heads: Sequence[str], observation: Any, input_kwargs: Kwargs | None, torso_kwargs: Kwargs | None
+    ) -> tuple[Float[Array, "*batch D"], AbstractContextManager[None]]:
+        """Return the embedding of an observation, and a context in which heads read it; see `fused_heads`."""
+        if _is_fused(self.torso) and not torso_kwargs and not self.is_initializing():
+            modules = {name: getattr(self, name) for name in heads}
+            params = {name: module.variables["params"] for name, module in {"torso": self.torso, **modules}.items()}
+            if fused := _fuse([(self.torso, modules, params)], self.input_layer(observation, **(input_kwargs or {}))):
+                return fused
+        return self.embed(observation, input_kwargs, torso_kwargs), nullcontext()
+
+
+def _is_fused(torso: Any) -> bool:
+    return type(torso) is MLPTorso and bool(torso.fused)
+
+
+def _fuse(networks: Sequence[Any], x: Any) -> tuple[Array, AbstractContextManager[None]] | None:
+    from stoix_like.networks.fused import Part, fused_heads  # here, because it imports all heads
+
+    return fused_heads([Part(*network) for network in networks], x)
+
 
 class FeedForwardActor(_FeedForward):
     """A feed-forward policy. The action mask of an observation is passed to the head."""
@@ -81,7 +103,9 @@ class FeedForwardActor(_FeedForward):
         Raises:
             ValueError: the observation has an action mask that the head does not take.
         """
-        return self.head(self.embed(observation, input_kwargs, torso_kwargs), observation, head_kwargs)
+        embedding, reading = self.embed_for(["action_head"], observation, input_kwargs, torso_kwargs)
+        with reading:
+            return self.head(embedding, observation, head_kwargs)
 
     def head(self, embedding: Float[Array, "*batch D"], observation: Any, head_kwargs: Kwargs | None = None) -> Any:
         """Return the policy for an observation and its embedding; see `__call__`."""
@@ -113,7 +137,9 @@ class FeedForwardCritic(_FeedForward):
         Returns:
             The output of the head, such as values `[...]`.
         """
-        return self.head(self.embed(observation, input_kwargs, torso_kwargs), head_kwargs)
+        embedding, reading = self.embed_for(["critic_head"], observation, input_kwargs, torso_kwargs)
+        with reading:
+            return self.head(embedding, head_kwargs)
 
     def head(self, embedding: Float[Array, "*batch D"], head_kwargs: Kwargs | None = None) -> Any:
         """Return the value for an embedding; see `__call__`."""
@@ -133,20 +159,25 @@ def _sizes(torso: MLPTorso) -> tuple[Any, ...]:
     return tuple(torso.layer_sizes), torso.activation, torso.use_layer_norm, torso.activate_final, torso.dtype
 
 
-def embed_both(network: _FeedForward, params: Any, other_params: Any, observation: Any) -> Float[Array, "2 *batch D"]:
+def embed_both(
+    actor: FeedForwardActor, critic: FeedForwardCritic, actor_params: Any, critic_params: Any, observation: Any
+) -> tuple[Sequence[Float[Array, "*batch D"]], AbstractContextManager[None]]:
     """Compute the embeddings of two networks that are `alike`, layer by layer in one product of matrices.
 
-    Args:
-        network: one of them.
-        params: its parameters.
-        other_params: the parameters of the other one.
-        observation: an observation with any leading axes.
-
-    Returns:
-        `[2, ..., D]`, the embeddings.
+    `observation`: an observation with any leading axes.
+    Returns the embeddings, and a context in which heads read them; see `fused_heads`.
     """
-    torsos = jax.tree.map(lambda *leaves: jnp.stack(leaves), params["params"]["torso"], other_params["params"]["torso"])
-    return jax.vmap(lambda torso: network.apply({"params": {"torso": torso}}, observation, method="embed"))(torsos)
+    actor_params, critic_params = actor_params["params"], critic_params["params"]
+    if _is_fused(actor.torso) and _is_fused(critic.torso):
+        networks = (
+            (actor.torso, {"action_head": actor.action_head}, actor_params),
+            (critic.torso, {"critic_head": critic.critic_head}, critic_params),
+        )
+        if fused := _fuse(networks, actor.input_layer.apply({}, observation)):
+            return [fused[0]] * 2, fused[1]
+    torsos = jax.tree.map(lambda *leaves: jnp.stack(leaves), actor_params["torso"], critic_params["torso"])
+    embed = jax.vmap(lambda torso: actor.apply({"params": {"torso": torso}}, observation, method="embed"))
+    return [*embed(torsos)], nullcontext()
 
 
 class FeedForwardActorCritic(_FeedForward):
@@ -184,9 +215,10 @@ class FeedForwardActorCritic(_FeedForward):
         Raises:
             ValueError: the observation has an action mask that the action head does not take.
         """
-        x = self.embed(observation, input_kwargs, torso_kwargs)
-        policy = self.action_head(x, **policy_kwargs(self.action_head, observation, actor_head_kwargs))
-        return policy, self.critic_head(x, **(critic_head_kwargs or {}))
+        x, reading = self.embed_for(["action_head", "critic_head"], observation, input_kwargs, torso_kwargs)
+        with reading:
+            policy = self.action_head(x, **policy_kwargs(self.action_head, observation, actor_head_kwargs))
+            return policy, self.critic_head(x, **(critic_head_kwargs or {}))
 
 
 class CompositeNetwork(Network):

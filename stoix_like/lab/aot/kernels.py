@@ -13,8 +13,17 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 
+class Rates(NamedTuple):
+    """What a GPU does in a microsecond."""
+
+    bytes: float  # that its memory moves
+    cached_bytes: float  # that its cache moves
+    cache: float  # the most bytes of a kernel that the kernel before it leaves in the cache
+    flops: float  # floating-point operations of products of matrices of float32; twice as many of bfloat16
+
+
 class Kernel(NamedTuple):
-    """A kernel and what the compiler's cost model predicts for it."""
+    """A kernel and its predicted cost."""
 
     origin: str  # the scopes and the operation that it was traced from; its name in the program if it is not told
     cost: float  # on a GPU, microseconds; on a TPU, cycles
@@ -29,8 +38,9 @@ class Body(NamedTuple):
     collectives: int  # how many of them communicate with other devices
     transfers: int  # how many of them communicate with the host
     bytes: int  # that they read and write
+    flops: int  # floating-point operations of their products of matrices
     scopes: Mapping[str, int]  # how many of the kernels were traced in each scope that is inside of the body's own
-    costs: tuple[Kernel, ...] = ()  # the kernels that the compiler predicts a cost of; empty unless it was asked to
+    costs: tuple[Kernel, ...] = ()  # the kernels with a predicted cost
     loops: tuple[Body, ...] = ()  # the loops in it; branches of a condition are loops of at most one trip
 
     @property
@@ -42,6 +52,11 @@ class Body(NamedTuple):
     def bytes_accessed(self) -> int:
         """Bytes of one run, with inner loops."""
         return self.bytes + sum((loop.trips or 1) * loop.bytes_accessed for loop in self.loops)
+
+    @property
+    def products(self) -> int:
+        """Floating-point operations of the products of one run, with inner loops."""
+        return self.flops + sum((loop.trips or 1) * loop.products for loop in self.loops)
 
     @property
     def cost(self) -> float:
@@ -73,8 +88,11 @@ class _Operation(NamedTuple):
     is_root: bool
 
 
-# What XLA's cost models write: in microseconds for a GPU, in cycles for a TPU.
-_COST = re.compile(r'"(?:reification_cost":\[\{[^}]*?"exec_time_us|estimated_cycles)":"?([\d.e+-]+)')
+# What XLA's cost model writes for a TPU.
+_CYCLES = re.compile(r'"estimated_cycles":"([\d.e+-]+)"')
+# What our own kernels write, per block, and how many blocks there are.
+_OWN_FLOPS = re.compile(r'flops(?:\\22|\\?"): ?(?:\\22|\\?")(\d+)')
+_GRID = re.compile(r"grid_[xyz] = (\d+)")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _CALL = re.compile(r" ([\w\-]+)\(")
@@ -101,21 +119,19 @@ _ADDED = re.compile(
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
 
 
-def has_costs(text: str) -> bool:
-    """Return whether the compiler predicts what kernels cost, in an optimised HLO module as text."""
-    return _COST.search(text) is not None
+def read_program(text: str, rates: Rates | None = None) -> Body:
+    """Read the optimised HLO of a program; without the rates of a GPU, with the cycles that a TPU's compiler predicts.
 
-
-def read_program(text: str, bandwidth: float = 0.0) -> Body:
-    """Read the optimised HLO of a program."""
-    return _Reader(text, bandwidth).read()
+    A kernel of a GPU takes as long as its bytes or its products, whichever take longer.
+    """
+    return _Reader(text, rates).read()
 
 
 class _Reader:
     """The computations of a program by name."""
 
-    def __init__(self, text: str, bandwidth: float) -> None:
-        self._bandwidth = bandwidth
+    def __init__(self, text: str, rates: Rates | None) -> None:
+        self._rates = rates
         self._computations: dict[str, list[_Operation]] = {}
         current: list[_Operation] = []
         for line in text.splitlines():
@@ -130,7 +146,7 @@ class _Reader:
         return self._body(self._entry, "", 1)
 
     def _body(self, name: str, label: str, trips: int | None, scope: tuple[str, ...] = ()) -> Body:
-        kernels = collectives = transfers = size = 0
+        kernels = collectives = transfers = size = flops = 0
         loops: list[Body] = []
         scopes: Counter[str] = Counter()
         costs: list[Kernel] = []
@@ -144,15 +160,31 @@ class _Reader:
             kernels += 1
             collectives += base in _COLLECTIVES
             transfers += base in _TRANSFERS or bool(_CALLBACK.search(operation.rest))
-            own = self._bytes(operation, types)
+            own, products = self._bytes(operation, types), [*self._products(operation, types)]
             size += own
+            flops += sum(count for count, _ in products)
             inside = _scope(operation.rest)
             scopes.update(set(inside) - set(scope))
-            if match := _COST.search(operation.rest):
-                costs.append(Kernel("/".join(inside) or operation.name, float(match[1])))
-            elif self._bandwidth:
-                costs.append(Kernel("/".join(inside) or operation.name, own / self._bandwidth))
-        return Body(label, trips, kernels, collectives, transfers, size, dict(scopes), tuple(costs), tuple(loops))
+            origin = "/".join(inside) or operation.name
+            if self._rates:
+                costs.append(Kernel(origin, _microseconds(self._rates, own, products)))
+            elif match := _CYCLES.search(operation.rest):
+                costs.append(Kernel(origin, float(match[1])))
+        counts = kernels, collectives, transfers, size, flops
+        return Body(label, trips, *counts, dict(scopes), tuple(costs), tuple(loops))
+
+    def _products(self, operation: _Operation, types: dict[str, str]) -> Iterator[tuple[int, bool]]:
+        """Yield the floating-point operations of each product in an operation, and whether it is one of bfloat16."""
+        if operation.opcode == "custom-call" and (match := _OWN_FLOPS.search(operation.rest)):
+            grid = _GRID.findall(operation.rest)
+            yield int(match[1]) * math.prod(map(int, grid)), "bfloat16" in operation.rest
+        if operation.opcode in ("dot", "convolution"):
+            yield _product(operation, types)
+        elif operation.opcode == "fusion":
+            inside = self._computations.get(_attribute(operation.rest, "calls"), [])
+            types = {one.name: one.type for one in inside}
+            for one in inside:
+                yield from self._products(one, types)
 
     def _operations(self, name: str) -> Iterator[tuple[_Operation, dict[str, str]]]:
         """Yield the operations of a computation and of those that it calls, with the types of what is named there."""
@@ -221,6 +253,32 @@ def _fused_bytes(inside: list[_Operation], sizes: list[int], written: int) -> in
             total, size = total - size + slices, 0
         total += size
     return max(total, 0)
+
+
+def _microseconds(rates: Rates, size: int, products: list[tuple[int, bool]]) -> float:
+    """Return the time of a kernel on a GPU, from its bytes and its products."""
+    flops = sum(count / (2 if half else 1) for count, half in products)
+    return max(size / (rates.cached_bytes if size <= rates.cache else rates.bytes), flops / rates.flops)
+
+
+def _product(operation: _Operation, types: dict[str, str]) -> tuple[int, bool]:
+    """Return two operations for each term of a product, or of a convolution, and whether its operands are bfloat16."""
+    (_, out), (name, left), (_, right) = (
+        _shape(types.get(one, one)) for one in (operation.type, *operation.operands[:2])
+    )
+    if operation.opcode == "dot":
+        axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.rest)
+        terms = math.prod(left[int(axis)] for axis in axes[1].split(",") if axis) if axes else 1
+    else:
+        labels = re.search(r"dim_labels=\w+_(\w+)->", operation.rest)
+        terms = math.prod(right) // (right[labels[1].index("o")] if labels else 1)
+    return 2 * math.prod(out) * terms, name == "bf16"
+
+
+def _shape(type_text: str) -> tuple[str, list[int]]:
+    """Return the element type and the sides of an array."""
+    match = _ARRAY.search(type_text)
+    return (match[1], [int(side) for side in match[3].split(",") if side]) if match else ("", [])
 
 
 def _parse(name: str, text: str, is_root: bool) -> _Operation:

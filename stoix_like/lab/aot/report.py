@@ -15,18 +15,18 @@ from stoix_like.architectures.axes import POPULATION_AXIS
 from stoix_like.architectures.types import LearnerState
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
-from stoix_like.lab.aot.kernels import Body, has_costs, read_program
-from stoix_like.lab.aot.operations import count_flops
+from stoix_like.lab.aot.kernels import Body, read_program
 from stoix_like.lab.aot.targets import Target
-from stoix_like.lab.aot.topology import compile_with_costs, set_up_for
+from stoix_like.lab.aot.topology import set_up_for
 from stoix_like.loggers.formats import columns
+from stoix_like.run.host.devices import DETERMINISTIC_OPTIONS
 from stoix_like.run.programs.compile import check_memory, size_keys
 from stoix_like.run.programs.functions import input_shapes, run_programs
 from stoix_like.run.set_up import memory_estimate
 from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.utils.replay import BufferConfig
 
-LAUNCH = 1.1
+LAUNCH = 1.5
 """Microseconds that a launch takes on a GPU: beyond the predicted kernels, on an H100, see `docs/benchmarks.md`."""
 _MOST_EXPENSIVE = 5
 # Bodies of loops, by the scope that the loop is traced in.
@@ -47,8 +47,6 @@ class CompiledProgram(NamedTuple):
 
     compiled: Any  # jax's compiled program
     body: Body  # what it runs
-    flops: int  # floating-point operations of one device
-    modelled: bool  # whether the compiler predicts what its kernels cost
 
 
 class Report(NamedTuple):
@@ -103,7 +101,7 @@ class Report(NamedTuple):
         yield ""
         bodies = [*_with_names(update, "update", setup.config.system.rollout_length)]
         yield from columns([("loop body", "times", "kernels", "collectives", "host transfers"), *map(_row, bodies)])
-        inside, whose = self.programs[self.training], " of the learner" if self.training == "learn" else ""
+        whose = " of the learner" if self.training == "learn" else ""
         waiting = sum(body.transfers for body in update.all())
         if any(body.trips is None for _, body in bodies[1:]):
             yield "loops marked ? end by a condition on data, and count once: launches, bytes and time are lower bounds"
@@ -112,8 +110,8 @@ class Report(NamedTuple):
             f" {self.step}; {waiting or 'no'} host transfer{'' if waiting == 1 else 's'}"
         )
         yield (
-            f"{inside.flops:.3g} floating-point operations and {memory_estimate.gib(update.bytes_accessed)} read and"
-            " written per update"
+            f"{update.products:.3g} floating-point operations of products of matrices, and"
+            f" {memory_estimate.gib(update.bytes_accessed)} read and written per update"
         )
 
         yield from self._prediction()
@@ -135,8 +133,6 @@ class Report(NamedTuple):
                 f" {_milliseconds(launching)} of launches at {LAUNCH} µs;"
                 f" {self.steps_per_update / total * 1e6:.3g} {self.step}s per second"
             )
-            if not self.programs[self.training].modelled:
-                yield "only by the bytes of kernels: the compiler predicts no costs for this device"
         cost: defaultdict[str, float] = defaultdict(float)
         runs = Counter[str]()
         for times, kernel in update.repeated():
@@ -183,6 +179,7 @@ class Report(NamedTuple):
 def compile_for(config: RunConfig, target: Target) -> Report:
     """Compile every program of a run for devices that are not in the machine."""
     programs, state = {}, None
+    options: Any = DETERMINISTIC_OPTIONS if config.arch.deterministic else None
     with contextlib.closing(set_up_for(config, target)) as setup:
         if setup.steps_on_host and not isinstance(config.arch, SebulbaConfig):
             raise ConfigError(
@@ -192,15 +189,11 @@ def compile_for(config: RunConfig, target: Target) -> Report:
         for name, function, args in run_programs(setup):
             if name == "evaluate" and setup.env.on_host:
                 continue
-            traced = function.trace(*args)
             try:
-                compiled = compile_with_costs(traced.lower(), config.arch.deterministic)
+                compiled = function.lower(*args).compile(compiler_options=options)
             except jax.errors.JaxRuntimeError as error:
                 raise _refusal(error, setup, target, name) from error
-            text = compiled.as_text()
-            programs[name] = CompiledProgram(
-                compiled, read_program(text, target.bandwidth), count_flops(traced.jaxpr.jaxpr), has_costs(text)
-            )
+            programs[name] = CompiledProgram(compiled, read_program(compiled.as_text(), target.rates))
             state = args[0] if name in ("train", "learn") else state
     assert state is not None
     return Report(target, setup, programs, state)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.lab.aot.kernels import Rates
 
 
 class Target(NamedTuple):
@@ -30,10 +31,15 @@ class Target(NamedTuple):
         return int(float(given) * self.memory)
 
     @property
-    def bandwidth(self) -> float:
-        """Bytes that the memory of a GPU moves in a microsecond; 0 of a TPU: its compiler predicts all kernels."""
-        found = _BANDWIDTH.search(self.topology)
-        return int(found[1]) / 1e6 if found else 0.0
+    def rates(self) -> Rates | None:
+        """What a GPU does in a microsecond, fitted to an H100; None of a TPU: its compiler predicts all kernels."""
+        if self.platform == "tpu":
+            return None
+        numbers = {name: float(found[1]) for name, field in _FIELDS.items() if (found := field.search(self.topology))}
+        capability = int(numbers["major"]), int(numbers["minor"])
+        flops = numbers["core_count"] * numbers["clock_rate_ghz"] * 1e3 * _FLOPS.get(capability, _FLOPS[9, 0])
+        bandwidth = numbers["memory_bandwidth"] / 1e6
+        return Rates(0.84 * bandwidth, 1.8 * bandwidth, numbers["l2_cache_size"] / 2, 0.37 * flops)
 
 
 class _Gpu(NamedTuple):
@@ -111,7 +117,12 @@ _TPUS = {
 _KINDS = dict.fromkeys(("gpu", "cuda"), "") | {"tpu": "; the number is the size of the slice, up to v5e-256"}
 _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
 _MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
-_BANDWIDTH = re.compile(r"\bmemory_bandwidth:\s*(\d+)")
+_FIELDS = {
+    name: re.compile(rf"\b{name}:\s*([\d.]+)")
+    for name in ("memory_bandwidth", "l2_cache_size", "core_count", "clock_rate_ghz", "major", "minor")
+}
+# Operations per clock of a core's matrix units in TF32, by compute capability.
+_FLOPS = {(8, 0): 1024, (8, 6): 256, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
 _TITLE = re.compile(r'\bdevice_description_str:\s*"([^"]*)"')
 
 

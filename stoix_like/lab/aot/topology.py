@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,10 +17,7 @@ from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.lab.aot.plugins import silence
 from stoix_like.lab.aot.targets import Target
-from stoix_like.run.host.devices import DETERMINISTIC_OPTIONS
 from stoix_like.run.set_up.setup import RunSetup, set_up
-
-_COST_MODEL = "xla_gpu_collect_cost_model_stats"
 
 
 def set_up_for(config: RunConfig, target: Target) -> RunSetup:
@@ -46,18 +42,6 @@ def set_up_for(config: RunConfig, target: Target) -> RunSetup:
         mesh=Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types),
         actor_devices=tuple(places[device] for device in setup.actor_devices),
     )
-
-
-def compile_with_costs(lowered: Any, deterministic: bool = False) -> Any:
-    """Compile a program, with what the compiler's cost model predicts for each kernel in its HLO."""
-    options: dict[str, Any] = dict(DETERMINISTIC_OPTIONS) if deterministic else {}
-    try:
-        return lowered.compile(compiler_options=options | {_COST_MODEL: True})
-    except jax.errors.JaxRuntimeError as error:
-        # Another XLA names the option otherwise, or has no measurements of this generation of GPUs.
-        if not any(reason in str(error) for reason in (_COST_MODEL, "NOT_FOUND: Cannot find key: sm_")):
-            raise
-        return lowered.compile(compiler_options=options)
 
 
 def find_devices(target: Target, count: int) -> Sequence[jax.Device]:

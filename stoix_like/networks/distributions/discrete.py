@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Real
 
 from stoix_like.networks.distributions.base import Independent, Seed, Sizes, check_value, take
 from stoix_like.networks.distributions.masks import check_mask, legal_actions
-from stoix_like.utils.accelerate.columns import columns, in_columns
+from stoix_like.utils.accelerate.columns import argmax, columns, in_columns
 from stoix_like.utils.jax_utils import prepend_dims
 
 
@@ -83,7 +83,7 @@ class Categorical(distrax.Categorical):
         # Gumbel noise in bfloat16 is too coarse to follow the probabilities.
         logits = self._logits.astype(jnp.promote_types(self._logits.dtype, jnp.float32))
         noise = jax.random.gumbel(key, (n, *logits.shape), logits.dtype)
-        return jnp.argmax(noise + logits[None], axis=-1).astype(self._dtype)
+        return argmax(noise + logits[None]).astype(self._dtype)
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Return the log-probability of `value`; minus infinity outside of `0 … K - 1`."""
@@ -162,7 +162,7 @@ class EpsilonGreedy(Categorical):
         check_mask(action_mask, preferences)
         mask = jnp.ones(preferences.shape, bool) if action_mask is None else legal_actions(action_mask)
         legal = mask.astype(preferences.dtype)
-        best = jnp.argmax(jnp.where(mask, preferences, -jnp.inf), axis=-1)
+        best = argmax(jnp.where(mask, preferences, -jnp.inf))
         greedy = jax.nn.one_hot(best, preferences.shape[-1], dtype=preferences.dtype)
         uniform = legal / legal.sum(-1, keepdims=True)
         epsilon = jnp.asarray(epsilon, preferences.dtype)
@@ -235,7 +235,7 @@ class DiscreteValuedTfpDistribution(Categorical):
 
     def mode(self) -> Float[Array, "*batch"]:
         """Return the most likely atom."""
-        return self._take_values(jnp.argmax(self._logits, axis=-1))
+        return self._take_values(argmax(self._logits))
 
     def __getitem__(self, index: Any) -> DiscreteValuedTfpDistribution:
         """Return the distributions at `index` of the batch."""

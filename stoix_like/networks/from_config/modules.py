@@ -69,11 +69,13 @@ class Context(NamedTuple):
     observation: ObservationSpace | None = None  # its observation space
     dtype: Any = None  # dtype in which torsos compute
     notes: list[str] | None = None  # collects the arguments that are left out
+    fused: bool = False  # whether torsos may be fused with their heads
 
     @property
     def facts(self) -> dict[str, Any]:
         """What arguments are where they are not configured, by name."""
-        facts = {} if self.dtype is None else {"dtype": self.dtype}
+        facts = {"fused": True} if self.fused else {}
+        facts |= {} if self.dtype is None else {"dtype": self.dtype}
         if self.observation is not None and not isinstance(self.observation, Dict):
             facts |= observation_facts(self.observation)
         return facts if self.action is None else facts | action_facts(self.action)
@@ -86,6 +88,7 @@ def build_networks(
     key: str = "network",
     dtype: Any = None,
     notes: list[str] | None = None,
+    fused: bool = False,
 ) -> SimpleNamespace:
     """Build the modules of a network configuration.
 
@@ -100,7 +103,7 @@ def build_networks(
     """
     return _build(
         _select_observations(to_plain(network_config), observation_space, key),
-        Context(action_space, observation_space, dtype, notes),
+        Context(action_space, observation_space, dtype, notes, fused),
         key,
     )
 
@@ -221,7 +224,7 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
     arguments = check_arguments(target, arguments, key, path)
     facts = accepted(target, context.facts)
     if any(part.endswith("_head") for part in key.split(".")):
-        facts.pop("dtype", None)
+        facts = {name: fact for name, fact in facts.items() if name not in ("dtype", "fused")}
     if context.action is not None:
         if not fits(target, context.action):
             raise MisfitError(f"{key}={path} does not fit {describe(context.action)}", _advice(context.action))

@@ -265,8 +265,9 @@ def _check_sebulba(
 def _build_networks(config: RunConfig, env: VectorEnvironment, notes: list[str]) -> SimpleNamespace:
     """Build the modules, and suggest a network that fits where the configured one does not."""
     try:
+        arch, spaces = config.arch, (env.action_space, env.observation_space)
         networks = build_networks(
-            config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype, notes=notes
+            config.network, *spaces, dtype=arch.torso_dtype, notes=notes, fused=arch.fused_networks
         )
         check_networks(networks, config.system, config.system_name)
     except MisfitError as error:

@@ -111,9 +111,10 @@ class ActorCriticNetworks:
             return pi, output
         if not on_gpu() or not alike(self.actor, self.critic):
             return self.policy(params, obs), self.value(params, obs)
-        embeddings = embed_both(self.actor, params.actor_params, params.critic_params, obs)
-        pi = self.actor.apply(params.actor_params, embeddings[0], obs, method="head")
-        return pi, self.critic.apply(params.critic_params, embeddings[1], method="head")
+        (x, y), reading = embed_both(self.actor, self.critic, params.actor_params, params.critic_params, obs)
+        with reading:
+            pi = self.actor.apply(params.actor_params, x, obs, method="head")
+            return pi, self.critic.apply(params.critic_params, y, method="head")
 
     def init_critic_state(self, num_envs: int) -> PyTree:
         """Return the state of the critic at the start of an episode: none."""

@@ -77,6 +77,14 @@ def pack_outputs(tree: TreeT, num_dims: int) -> TreeT | Packed:
     return pack_rows(tree, num_dims) if on_gpu() else tree
 
 
+def pack_state(tree: TreeT, num_envs: int) -> TreeT | Packed:
+    """Pack the state of environments `[N, ...]`, which a loop copies in each pass, on GPUs, if it is small."""
+    rows = [leaf for leaf in jax.tree.leaves(tree) if leaf.shape[:1] == (num_envs,)]
+    if not on_gpu() or sum(math.prod(leaf.shape[1:]) for leaf in rows) > _LARGEST_ROW:
+        return tree
+    return pack(tree, 1, lambda leaf: leaf.shape[:1] == (num_envs,))
+
+
 def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
     """Pack what has few numbers for each entry of a batch, at most `largest`."""
     return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= largest)
@@ -151,7 +159,9 @@ def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first:
 def scan(
     step: Callable[[Any, Any], tuple[Any, Any]], first: Any, inputs: Any, length: int | None = None
 ) -> tuple[Any, Any]:
-    """Run `jax.lax.scan`, with the scalars of its carry packed on GPUs."""
+    """Run `jax.lax.scan`, with the scalars of its carry packed on GPUs, if it is a loop."""
+    if (len(jax.tree.leaves(inputs)[0]) if length is None else length) == 1:
+        return jax.lax.scan(step, first, inputs, length)
 
     def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         carry, outputs = step(unpack_scalars(carry), inputs)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
+from stoix_like.utils.accelerate.columns import argmax
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import largest_values, mean_of, squared_or_huber, values_of_actions
 from stoix_like.utils.shapes import check_shapes
@@ -158,7 +159,7 @@ def double_q_learning_per_example(
     """
     arrays = q_tm1, q_t_value, a_tm1, r_t, d_t, q_t_selector
     check_shapes("q_tm1[B,A] q_t_value[B,A] a_tm1[B] r_t[B] d_t[B] q_t_selector[B,A]", arrays)
-    v_t = values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1))
+    v_t = values_of_actions(q_t_value, argmax(q_t_selector))
     return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t, d_t, v_t, huber_loss_parameter)
 
 

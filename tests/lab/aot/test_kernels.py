@@ -1,9 +1,11 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.lab.aot.kernels import read_program
+from stoix_like.lab.aot.kernels import Rates, read_program
 
 # A loop of unknown length over a condition and a loop of 16, which reads a row of an array and writes one in place.
 BY_HAND = """HloModule jit_train
@@ -93,19 +95,34 @@ def test_what_is_called_belongs_to_the_caller():
     assert read_program(text) == read_program(BY_HAND)
 
 
-def test_predicted_costs_are_those_of_the_compiler_and_of_the_memory_elsewhere():
-    """Of 16 runs each: a fusion of 3 µs, and 64 bytes of the slice, 64 of the sum and 100 of the copy at 4 per µs."""
-    gpu = """calls=%fused, backend_config={"reification_cost":[{"end_to_end_cycles":9,"exec_time_us":3.0e0},\
-{"exec_time_us":99,"name":"sol"}]}"""
+def test_kernels_of_a_gpu_take_as_long_as_their_bytes_or_products_and_those_of_a_tpu_as_predicted():
+    """Of 16 runs each: 64 bytes of the slice, 64 of the sum, 100 of the copy and 68 of the fusion."""
     named = 'f32[8]{0} all-reduce(%row), metadata={op_name="jit(train)/while/body/vmap(rollout)/while/body/add"},'
-    text = BY_HAND.replace("calls=%fused", gpu).replace("f32[8]{0} all-reduce(%row),", named)
-    (outer,) = read_program(text, bandwidth=4.0).loops
+    text = BY_HAND.replace("f32[8]{0} all-reduce(%row),", named)
+    rates = Rates(bytes=4.0, cached_bytes=8.0, cache=64, flops=2.0)
+    (outer,) = read_program(text, rates).loops
     kernels = {kernel.origin: (times, kernel.cost) for times, kernel in outer.repeated()}
-    assert kernels["written"] == (16, 16 * 3.0)
-    assert kernels["slice"] == kernels["rollout/add"] == (16, 16 * 64 / 4)
+    assert kernels["slice"] == kernels["rollout/add"] == (16, 16 * 64 / 8)
     assert kernels["start"] == (16, 16 * 100 / 4)
     # Of the branch, the sum reads a number twice and writes one, the call reads one and writes one.
-    assert outer.cost == 16 * (3.0 + 16.0 + 16.0 + 25.0) + (12 + 8) / 4
+    assert outer.cost == 16 * (8.0 + 8.0 + 25.0 + 17.0) + (12 + 8) / 8
+    # A product of 3 x 8 and 8 x 4 in the fusion: two operations for each term, in bfloat16 at twice the rate.
+    for dtype, cost in (("f32", 96.0), ("bf16", 48.0)):
+        product = f"""  %left = {dtype}[3,8]{{1,0}} constant(0)
+  %right = {dtype}[8,4]{{1,0}} constant(0)
+  %dot.1 = f32[3,4]{{1,0}} dot(%left, %right), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT %dus"""
+        (outer,) = read_program(text.replace("  ROOT %dus", product), rates).loops
+        assert {kernel.origin: kernel.cost / 16 for _, kernel in outer.repeated()}["written"] == cost
+        assert outer.products == 16 * 192
+    # An image of 5 x 5 and 2 channels by kernels of 3 x 3 to 4 channels: 2 x 25 x 4 x 18 operations.
+    image = "%dus = f32[1,5,5,4]{3,2,1,0} convolution(%left, %right), window={size=3x3}, dim_labels=b01f_01io->b01f"
+    layers = "  %left = f32[1,5,5,2]{3,2,1,0} constant(0)\n  %right = f32[3,3,2,4]{3,2,1,0} constant(0)\n"
+    assert read_program(re.sub(r"  ROOT %dus = .*", f"{layers}  ROOT {image}", text)).products == 16 * 3600
+    # Our own kernels tell the operations of a block; here are 6 of them.
+    config = 'backend_config={grid_x = 3 : i32, grid_y = 2 : i32, m = "{\\22flops\\22: \\2210\\22}"}'
+    own = f'custom-call(%twice), custom_call_target="t", {config}'
+    assert read_program(re.sub(r"custom-call\(.*", lambda _: own, BY_HAND)).products == 60
     # A TPU's are all told, in cycles.
     tpu = BY_HAND.replace("calls=%fused", 'calls=%fused, backend_config={"window_config":{"estimated_cycles":"1934"}}')
     assert read_program(tpu).cost == 16 * 1934

@@ -36,10 +36,8 @@ def test_a_report_tells_memory_and_kernels_of_every_program():
     assert compiled.steps_per_update == 16
     assert f"{compiled.update.launches:,} launches per update" in text
     assert "no host transfers" in text
-    # The kernels of a CPU have no cost but by the bandwidth of the target.
     update = compiled.update
-    assert f"{update.cost / 1e3:.3g} of kernels and {1.1e-3 * update.launches:.3g} of launches at 1.1 µs;" in text
-    assert "\nonly by the bytes of kernels: the compiler predicts no costs for this device\n" in text
+    assert f"{update.cost / 1e3:.3g} of kernels and {1.5e-3 * update.launches:.3g} of launches at 1.5 µs;" in text
     assert len(re.findall(r"^[\d.]+% +[\d,]+ +\S", text, re.MULTILINE)) == 5
     assert re.search(r"memory for about [\d,]+ environments \(arch.total_num_envs\), or for [\d,]+ members", text)
 
@@ -94,6 +92,17 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
     assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch"} <= set(rows)
     assert any("of the rollout" in name for name in rows)
     assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["h200", "b200"])
+def test_networks_are_fused_for_a_gpu_and_move_fewer_bytes(target):
+    moved = []
+    for fused in ("false", "true"):
+        text = run_for(target, *LAYERS, "arch.total_num_envs=1024", f"arch.fused_networks={fused}").stdout
+        size, unit = re.search(r"and ([\d.]+) (\w+) read and written per update", text).groups()
+        moved.append(float(size) * {"MiB": 1, "GiB": 1024}[unit])
+    assert moved[1] < 0.5 * moved[0]
 
 
 @pytest.mark.slow
