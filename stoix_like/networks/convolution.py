@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stoix_like.utils.accelerate.platform import on_cpu
+from stoix_like.utils.accelerate.platform import on_cpu, on_gpu
+from stoix_like.utils.accelerate.stored import stored
 
 
 def make_convolution(
@@ -33,7 +34,8 @@ def make_convolution(
         The module.
     """
     sliced = on_cpu() if sliced is None else sliced
-    return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve_slices if sliced else None, **kwargs)
+    convolve = convolve_slices if sliced else convolve_symmetrically if on_gpu() else None
+    return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve, **kwargs)
 
 
 def make_upsampling_convolution(
@@ -100,6 +102,26 @@ def _phases(size: int) -> tuple[np.ndarray, int]:
     taps = (np.arange(2)[:, None] + offsets) // 2
     before = -int(taps.min())
     return (taps[:, None] + before == np.arange(int(taps.max()) + before + 1)[:, None]).astype(np.float32), before
+
+
+def convolve_symmetrically(
+    images: Float[Array, "B H W C"],
+    kernel: Float[Array, "h w C D"],
+    strides: Sequence[int],
+    padding: Any,
+    **kwargs: Any,
+) -> Float[Array, "B Y X D"]:
+    """Compute a convolution with as much padding before as behind, where `SAME` has one pixel more behind.
+
+    A GPU would copy the images to pad them unequally; zeros before the kernel shift it instead. The arguments are
+    those of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
+    """
+    if isinstance(padding, str):
+        padding = jax.lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)
+        before = [(int(high == low + 1), 0) for low, high in padding]
+        padding = [(low + more, high) for (low, high), (more, _) in zip(padding, before, strict=True)]
+        kernel = stored(jnp.pad(kernel, (*before, (0, 0), (0, 0))))
+    return jax.lax.conv_general_dilated(images, kernel, strides, padding, **kwargs)
 
 
 def convolve_slices(

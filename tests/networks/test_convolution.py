@@ -1,3 +1,5 @@
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,7 @@ import numpy as np
 import pytest
 
 from stoix_like.networks import convolution
-from stoix_like.networks.convolution import make_convolution, make_upsampling_convolution
+from stoix_like.networks.convolution import convolve_symmetrically, make_convolution, make_upsampling_convolution
 from stoix_like.networks.torso import CNNTorso, VisualResNetTorso
 from support.compiled import run
 from support.selections import first
@@ -83,12 +85,14 @@ def test_torsos_have_the_same_parameters_and_outputs_on_every_platform(torso, ar
     assert_equal_in_value_and_gradients((2, 10, 10, 3), native, sliced)
 
 
-@pytest.mark.parametrize(("platform", "sliced"), [("cpu", True), ("gpu", False), ("tpu", False)])
-def test_the_platform_selects_the_computation(monkeypatch, platform, sliced):
+@pytest.mark.parametrize(
+    ("platform", "expected"),
+    [("cpu", convolution.convolve_slices), ("gpu", convolve_symmetrically), ("tpu", None)],
+)
+def test_the_platform_selects_the_computation(monkeypatch, platform, expected):
     monkeypatch.setattr(convolution.jax, "default_backend", lambda: platform)
-    injected = make_convolution(4, (3, 3)).conv_general_dilated
-    assert injected is (convolution.convolve_slices if sliced else None)
-    assert make_convolution(4, (3, 3), sliced=not sliced).conv_general_dilated is not injected
+    assert make_convolution(4, (3, 3)).conv_general_dilated is expected
+    assert make_convolution(4, (3, 3), sliced=platform != "cpu").conv_general_dilated is not expected
 
 
 @pytest.mark.parametrize("kernel", [(3, 4), pytest.param((5, 5), marks=pytest.mark.slow)])
@@ -100,3 +104,25 @@ def test_an_upsampling_convolution_equals_one_of_repeated_pixels(kernel):
         return plain.apply(params, x.repeat(2, axis=-2).repeat(2, axis=-3))
 
     assert_equal_in_value_and_gradients((2, 3, 4, 3), plain, *upsampling, apply=apply)
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(10, 3, 2), (9, 3, 2), (8, 4, 2), (7, 2, 1), (84, 8, 4)])
+def test_padding_is_the_same_before_and_behind_with_equal_results(size, kernel, stride):
+    """`SAME` pads (ceil(10 / 2) - 1) 2 + 3 - 10 = 1 pixel behind 10; before it, a kernel of 4 has a zero."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    images, weights = jax.random.normal(keys[0], (2, size, size, 3)), jax.random.normal(keys[1], (kernel, kernel, 3, 4))
+    layout = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    functions = convolve_symmetrically, jax.lax.conv_general_dilated
+
+    def gradients(convolve):
+        def loss(images, weights):
+            return jnp.sum(convolve(images, weights, (stride, stride), "SAME", **layout) ** 2)
+
+        return jax.value_and_grad(loss, (0, 1))(images, weights)
+
+    for found, expected in zip(*map(jax.tree.leaves, map(gradients, functions)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    traced = jax.make_jaxpr(lambda x: convolve_symmetrically(x, weights, (stride, stride), "SAME", **layout))(images)
+    called = str(traced)
+    ((before, behind),) = {*re.findall(r"padding=\(\((\d+), (\d+)\), \(\1, \2\)\)", called)}
+    assert before == behind

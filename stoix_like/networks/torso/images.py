@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Shaped
 from stoix_like.networks.convolution import make_convolution
 from stoix_like.networks.torso.perceptrons import MLPTorso
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
+from stoix_like.utils.accelerate.stored import relu
 from stoix_like.utils.jax_utils import as_floats
 
 
@@ -68,7 +69,8 @@ class CNNTorso(nn.Module):
             sizes = _pair(kernel, scale), _pair(stride, scale)
             x = make_convolution(channels, *sizes, self.sliced, dtype=self.dtype, kernel_init=kernel_init)(x)
             x = nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
-            x, scale = activation(x), 1
+            # Fused into the convolution on GPUs; a normalisation before it would store its own result for the gradient.
+            x, scale = relu(x) if activation is jax.nn.relu and not self.use_layer_norm else activation(x), 1
         x = x.reshape(*x.shape[:-3], -1)
         return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)
 
