@@ -14,25 +14,25 @@ ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_445,
-    "utils": 6_100,
+    "utils": 6_115,
     "envs": 6_315,
-    "networks": 7_385,
+    "networks": 7_410,
     "systems": 11_980,
     "architectures": 1_425,
     "arch_config assembly callbacks composition config": 1_285,
     "storage": 2_895,
     "loggers rendering data": 2_680,
     "policies": 1_770,
-    "run": 5_720,
+    "run": 5_740,
     "inference cli": 1_880,
     "envs/suites": 3_275,
-    "lab": 7_260,
+    "lab": 7_265,
     "single_file": 2_415,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 51_860
+CORE = 51_910
 DOCSTRINGS = 0.147  # share of the lines outside the single files
-TESTS = 46_250
+TESTS = 46_320
 PAGE, PPO = 260, 172  # lines of one algorithm
 YAML = 305
 CHANGELOG = 12_000  # bytes

@@ -113,8 +113,8 @@ def convolve_symmetrically(
 ) -> Float[Array, "B Y X D"]:
     """Compute a convolution with as much padding before as behind, where `SAME` has one pixel more behind.
 
-    A GPU would copy the images to pad them unequally; zeros before the kernel shift it instead. The arguments are
-    those of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
+    A GPU would copy the images to pad them unequally; zeros before the kernel shift it instead. The arguments are as in
+    `jax.lax.conv_general_dilated`.
     """
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)

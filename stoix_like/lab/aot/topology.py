@@ -17,6 +17,7 @@ from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.lab.aot.plugins import silence
 from stoix_like.lab.aot.targets import Target
+from stoix_like.run.host.devices import check_fused
 from stoix_like.run.set_up.setup import RunSetup, set_up
 
 
@@ -35,6 +36,7 @@ def set_up_for(config: RunConfig, target: Target) -> RunSetup:
         jax.config.update("jax_num_cpu_devices", needed)
     with silence():
         places = dict(zip(jax.local_devices(), find_devices(target, needed), strict=False))
+    check_fused(arch, places.values())
     setup = set_up(config, device_memory=target.usable)
     mesh = setup.mesh
     grid = np.asarray([places[device] for device in mesh.devices.flat]).reshape(mesh.devices.shape)

@@ -9,7 +9,7 @@ import platform
 import socket
 import stat
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ from stoix_like.storage.files import user_cache
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
 DETERMINISTIC_OPTIONS = {name.removeprefix("--"): json.loads(value) for name, value in _DETERMINISTIC_FLAGS.items()}
 _NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
+# Compute capabilities with the shared memory that fused networks need.
+_FUSES = ("9.", "10.")
 
 
 class RunDevices(NamedTuple):
@@ -227,3 +229,14 @@ def _has_started() -> bool:
         return True
     jax.config.update("jax_num_cpu_devices", count)
     return False
+
+
+def check_fused(arch: ArchConfig, devices: Iterable[jax.Device]) -> None:
+    """Refuse fused networks on GPUs that do not have the shared memory for them."""
+    for device in devices if arch.fused_networks else ():
+        capability = getattr(device, "compute_capability", None)
+        if capability is not None and not str(capability).startswith(_FUSES):
+            raise ConfigError(
+                f"arch.fused_networks=true does not fit into the shared memory of a {device.device_kind}, which is smaller"
+                " than an H100's: use false"
+            )

@@ -32,7 +32,7 @@ from stoix_like.networks.from_config.modules import build_networks
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
-from stoix_like.run.host.devices import RunDevices, devices_of, set_compile_cache
+from stoix_like.run.host.devices import RunDevices, check_fused, devices_of, set_compile_cache
 from stoix_like.run.host.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import pbt
 from stoix_like.run.population.members import Population, bounded, check_ends, count_members, make_population
@@ -125,6 +125,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     drawn_env, num_members = _make_drawn(config), count_members(config)
     spread, spread_notes = spread_members(num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
+    check_fused(config.arch, devices.learner)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS], env.num_agents)
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(config, config.arch, env, plan.num_shards, num_members)

@@ -40,7 +40,7 @@ def _tanh_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
 
 
 def relu(x: jax.Array) -> jax.Array:
-    """Compute the rectifier; on GPUs with its derivative from the result, so that a convolution before it includes it."""
+    """Compute the rectifier; on GPUs as part of a convolution before it, with its derivative from the result."""
     return _stored_relu(x) if on_gpu() else jax.nn.relu(x)
 
 

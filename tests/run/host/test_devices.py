@@ -1,7 +1,9 @@
+import dataclasses
 import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -99,3 +101,12 @@ def test_windows_is_refused(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Windows")
     with pytest.raises(ConfigError, match="^stoix_like runs on Linux and macOS: on Windows, use WSL$"):
         devices.devices_of(arch)
+
+
+def test_fused_networks_need_the_shared_memory_of_an_h100():
+    arch = parse_config(compose_config(["arch.fused_networks=true"])).arch
+    gpus = [SimpleNamespace(compute_capability=capability, device_kind="GPU") for capability in ("9.0", "10.0", "8.0")]
+    devices.check_fused(arch, [*gpus[:2], *jax.local_devices()])
+    devices.check_fused(dataclasses.replace(arch, fused_networks=False), gpus)
+    with pytest.raises(ConfigError, match="arch.fused_networks=true does not fit into .* of a GPU, .*: use false"):
+        devices.check_fused(arch, gpus)
