@@ -45,6 +45,9 @@ def parse_arguments() -> argparse.Namespace:
         "--scale", type=float, default=1.0, help="share of the environments, members and steps, for a trial: 0.004"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
+    parser.add_argument(
+        "--arms", action="store_true", help="measure our other types, kernels and flags instead of other frameworks"
+    )
     parser.add_argument("--profile", default="", help="write traces of jax's profiler to this directory")
     asked = parser.parse_args()
     unknown = [name for name in asked.scenarios if name not in {**SCENARIOS, **GROUPS}]
@@ -75,7 +78,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in chain.from_iterable(GROUPS.get(name, (name,)) for name in asked.scenarios or default):
         print(f"{name} …", file=sys.stderr, flush=True)
-        rows += measure(name, pythons, asked.repeats, asked.profile, asked.scale)
+        rows += measure(name, pythons, asked.repeats, asked.profile, asked.scale, asked.arms)
         if asked.json:
             # Keeps the results so far if a later scenario fails.
             asked.json.write_text(json.dumps(rows, indent=2))

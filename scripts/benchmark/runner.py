@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scenarios import SCENARIOS, Scenario
+from scenarios import ARMS, SCENARIOS, Arm, Scenario
 
 SCRIPTS = Path(__file__).resolve().parent
 OURS = "stoix_like"
@@ -22,13 +22,14 @@ class Process:
     Args:
         command: program and arguments.
         memory: share of the memory of an accelerator that the process takes.
+        environment: variables beside those of this process.
     """
 
-    def __init__(self, command: list[str], memory: float = 0.75) -> None:
+    def __init__(self, command: list[str], memory: float = 0.75, environment: dict[str, str] | None = None) -> None:
         self._command = command
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         pipe = subprocess.PIPE
-        env = dict(os.environ)
+        env = os.environ | (environment or {})
         # With both names, jax would leave the GPU alone.
         if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & env.keys():
             env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory:.2f}"
@@ -63,14 +64,18 @@ class Process:
         raise SystemExit(f"{' '.join(self._command)}\n{reason}")
 
 
-def commands(name: str, pythons: dict[str, Path], profile: str, scale: float = 1.0) -> dict[str, list[str]]:
-    """Return the commands of a scenario: ours, and those of its installed peers."""
+def commands(
+    name: str, pythons: dict[str, Path], profile: str, scale: float = 1.0, arms: bool = False
+) -> dict[str, list[str]]:
+    """Return the commands of a scenario: ours, and those of its installed peers or of our other arms."""
     scenario = SCENARIOS[name] if scale == 1.0 else SCENARIOS[name].scaled(scale)
     directory = str(Path(profile) / name) if profile else ""
     # One device, as the peers have, unless the scenario says otherwise.
     spread = any(override.startswith("arch.num_devices=") for override in scenario.overrides)
     overrides = scenario.overrides if spread else (*scenario.overrides, "arch.num_devices=1")
     ours = [sys.executable, str(SCRIPTS / "ours.py"), scenario.measure, directory, *overrides]
+    if arms:
+        return {who: [*ours, *arm.overrides] for who, arm in ARMS.items()}
     theirs = {
         peer: [str(pythons[peer]), str(SCRIPTS / f"peer_{peer}.py"), json.dumps(settings)]
         for peer, settings in scenario.peers.items()
@@ -80,12 +85,14 @@ def commands(name: str, pythons: dict[str, Path], profile: str, scale: float = 1
 
 
 def measure(
-    name: str, pythons: dict[str, Path], repeats: int, profile: str = "", scale: float = 1.0
+    name: str, pythons: dict[str, Path], repeats: int, profile: str = "", scale: float = 1.0, arms: bool = False
 ) -> list[dict[str, Any]]:
     """Measure a scenario in alternating runs; return one row for each process."""
-    asked = commands(name, pythons, profile, scale)
+    asked, variables = commands(name, pythons, profile, scale, arms), ARMS if arms else {}
     # All of them are there at once.
-    processes = {who: Process(command, 0.9 / len(asked)) for who, command in asked.items()}
+    processes = {
+        who: Process(command, 0.9 / len(asked), variables.get(who, Arm()).environment) for who, command in asked.items()
+    }
     _check_equal({who: process.ready for who, process in processes.items()})
     for process in processes.values():
         process.run()

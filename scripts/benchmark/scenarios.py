@@ -379,7 +379,36 @@ GROUPS = {
     "accelerator": (
         *("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac"),
         *("dqn_4096", "sac_256", "pqn_512"),
-    )
+    ),
+    "arms": ("ppo_4096", "pqn_512", "population_256", "ppo_brax", "dqn_4096"),
+}
+
+
+class Arm(NamedTuple):
+    """A way to run the same scenario on an accelerator.
+
+    Attributes:
+        overrides: hydra overrides beside the scenario's.
+        environment: variables of the process.
+    """
+
+    overrides: tuple[str, ...] = ()
+    environment: dict[str, str] = {}  # noqa: RUF012
+
+
+_GRAPHS = "--xla_gpu_enable_command_buffer="
+# What `--arms` measures in place of other frameworks, each beside the default.
+ARMS = {
+    "stoix_like": Arm(),
+    "bfloat16": Arm(("arch.compute_dtype=bfloat16",)),
+    "fused": Arm(("arch.fused_networks=true",)),
+    "fused, bfloat16": Arm(("arch.fused_networks=true", "arch.compute_dtype=bfloat16")),
+    "CUDA graphs of loops": Arm(environment={"XLA_FLAGS": f"{_GRAPHS}+WHILE"}),
+    "unrolled CUDA graphs": Arm(
+        environment={"XLA_FLAGS": f"{_GRAPHS}+WHILE --xla_gpu_command_buffer_unroll_loops=true"}
+    ),
+    "no CUDA graphs": Arm(environment={"XLA_FLAGS": _GRAPHS}),
+    "optimisation level O1": Arm(environment={"JAX_OPTIMIZATION_LEVEL": "O1"}),
 }
 
 
@@ -480,13 +509,8 @@ SCENARIOS |= {
         on_cpu=False,
     ),
 }
-# Our programs: by default, and on GPUs with what accelerators may gain from.
-KERNEL_ARMS = {
-    "stoix_like": (),
-    "fused": ("arch.fused_networks=true",),
-    "bfloat16": ("arch.compute_dtype=bfloat16",),
-    "fused, bfloat16": ("arch.fused_networks=true", "arch.compute_dtype=bfloat16"),
-}
+# Our programs that are compiled for GPUs.
+KERNEL_ARMS = {name: arm.overrides for name, arm in ARMS.items() if not arm.environment}
 KERNEL_GOALS = (
     *(
         KernelGoal("h200", "ppo_4096", row, bound)

@@ -237,6 +237,6 @@ def check_fused(arch: ArchConfig, devices: Iterable[jax.Device]) -> None:
         capability = getattr(device, "compute_capability", None)
         if capability is not None and not str(capability).startswith(_FUSES):
             raise ConfigError(
-                f"arch.fused_networks=true does not fit into the shared memory of a {device.device_kind}, which is smaller"
+                f"arch.fused_networks=true does not fit into the shared memory of a {device.device_kind}, smaller"
                 " than an H100's: use false"
             )
