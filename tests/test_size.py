@@ -14,9 +14,9 @@ ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_445,
-    "utils": 6_115,
+    "utils": 6_130,
     "envs": 6_315,
-    "networks": 7_410,
+    "networks": 7_420,
     "systems": 11_980,
     "architectures": 1_425,
     "arch_config assembly callbacks composition config": 1_285,
@@ -26,13 +26,13 @@ ROOMS = {
     "run": 5_740,
     "inference cli": 1_880,
     "envs/suites": 3_275,
-    "lab": 7_265,
+    "lab": 7_275,
     "single_file": 2_415,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 51_910
+CORE = 51_940
 DOCSTRINGS = 0.147  # share of the lines outside the single files
-TESTS = 46_320
+TESTS = 46_380
 PAGE, PPO = 260, 172  # lines of one algorithm
 YAML = 305
 CHANGELOG = 12_000  # bytes

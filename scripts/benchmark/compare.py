@@ -57,6 +57,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--repeats={asked.repeats} must be at least 1")
     if asked.into and asked.scenarios not in ([], ["accelerator"]):
         parser.error(f"--into={asked.into} replaces the whole table: name no scenarios, or print them with --markdown")
+    if asked.into and asked.arms:
+        parser.error(f"--into={asked.into} has the table of the default: print --arms with --markdown")
     if asked.into and asked.scale < 1.0 and asked.scenarios != ["accelerator"]:
         parser.error(f"--into={asked.into} with --scale={asked.scale} would publish a trial: leave one of both out")
     if not 0.0 < asked.scale <= 1.0:

@@ -29,7 +29,9 @@ class Process:
         self._command = command
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         pipe = subprocess.PIPE
-        env = os.environ | (environment or {})
+        env = os.environ | {
+            name: f"{os.environ.get(name, '')} {value}".strip() for name, value in (environment or {}).items()
+        }
         # With both names, jax would leave the GPU alone.
         if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & env.keys():
             env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory:.2f}"

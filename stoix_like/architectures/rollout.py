@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.utils.accelerate.packing import pack_outputs, pack_state, unpack
+from stoix_like.utils.accelerate.packing import pack_outputs, pack_state, unpack, unpack_state
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.accelerate.randomness import MAX_BYTES_PER_ENV, count_equations, hoist
 from stoix_like.utils.accelerate.successors import keep_truncated, no_successors, with_last
@@ -76,11 +76,11 @@ def rollout(
     pack_carry = partial(pack_state, num_envs=num_envs) if length > 1 else lambda carry: carry
 
     def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
-        carry, outputs = step(unpack(carry), inputs)
+        carry, outputs = step(unpack_state(carry), inputs)
         return pack_carry(carry), outputs
 
     carry, steps = jax.lax.scan(packed_step, pack_carry(carry), inputs, length, unroll=unroll)
-    last, slots = unpack(carry)
+    last, slots = unpack_state(carry)
     transitions, episodes = unpack(steps)
     ended = transitions.terminated | transitions.truncated
     is_first = jnp.concatenate([first.timestep.starts_episode[None], ended[:-1]])

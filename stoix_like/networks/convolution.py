@@ -1,4 +1,4 @@
-"""Convolutions as products of matrices, for processors on which XLA's own convolutions are slow."""
+"""Forms of convolutions for processors on which XLA's own are slow: as products of matrices, or padded equally."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def convolve_symmetrically(
     A GPU would copy the images to pad them unequally; zeros before the kernel shift it instead. The arguments are as in
     `jax.lax.conv_general_dilated`.
     """
-    if isinstance(padding, str):
+    if isinstance(padding, str) and set(kwargs.get("rhs_dilation", ())) <= {1}:
         padding = jax.lax.padtype_to_pads(images.shape[1:3], kernel.shape[:2], strides, padding)
         before = [(int(high == low + 1), 0) for low, high in padding]
         padding = [(low + more, high) for (low, high), (more, _) in zip(padding, before, strict=True)]

@@ -53,24 +53,31 @@ class _FeedForward(Network):
         x = self.input_layer(observation, **(input_kwargs or {}))
         return units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
 
+    @nn.nowrap
     def embed_for(
         self: Any, heads: Sequence[str], observation: Any, input_kwargs: Kwargs | None, torso_kwargs: Kwargs | None
     ) -> tuple[Float[Array, "*batch D"], AbstractContextManager[None]]:
         """Return the embedding of an observation, and a context in which heads read it; see `fused_heads`."""
-        if _is_fused(self.torso) and not torso_kwargs and not self.is_initializing():
-            modules = {name: getattr(self, name) for name in heads}
+        modules = {name: getattr(self, name) for name in heads}
+        own_embed = type(self).embed is not _FeedForward.embed
+        if not (own_embed or torso_kwargs or self.is_initializing()) and _is_fused(self.torso, modules):
             params = {name: module.variables["params"] for name, module in {"torso": self.torso, **modules}.items()}
             if fused := _fuse([(self.torso, modules, params)], self.input_layer(observation, **(input_kwargs or {}))):
                 return fused
         return self.embed(observation, input_kwargs, torso_kwargs), nullcontext()
 
 
-def _is_fused(torso: Any) -> bool:
-    return type(torso) is MLPTorso and bool(torso.fused)
+def _is_fused(torso: Any, heads: Mapping[str, nn.Module]) -> bool:
+    """Return whether a network is to be fused, as far as its modules tell."""
+    if type(torso) is not MLPTorso or not torso.fused:
+        return False
+    from stoix_like.networks.fused import can_fuse  # here, because it imports all heads
+
+    return can_fuse(torso, heads.values())
 
 
 def _fuse(networks: Sequence[Any], x: Any) -> tuple[Array, AbstractContextManager[None]] | None:
-    from stoix_like.networks.fused import Part, fused_heads  # here, because it imports all heads
+    from stoix_like.networks.fused import Part, fused_heads
 
     return fused_heads([Part(*network) for network in networks], x)
 
@@ -168,11 +175,9 @@ def embed_both(
     Returns the embeddings, and a context in which heads read them; see `fused_heads`.
     """
     actor_params, critic_params = actor_params["params"], critic_params["params"]
-    if _is_fused(actor.torso) and _is_fused(critic.torso):
-        networks = (
-            (actor.torso, {"action_head": actor.action_head}, actor_params),
-            (critic.torso, {"critic_head": critic.critic_head}, critic_params),
-        )
+    heads = {"action_head": actor.action_head}, {"critic_head": critic.critic_head}
+    if _is_fused(actor.torso, heads[0]) and _is_fused(critic.torso, heads[1]):
+        networks = (actor.torso, heads[0], actor_params), (critic.torso, heads[1], critic_params)
         if fused := _fuse(networks, actor.input_layer.apply({}, observation)):
             return [fused[0]] * 2, fused[1]
     torsos = jax.tree.map(lambda *leaves: jnp.stack(leaves), actor_params["torso"], critic_params["torso"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,17 +43,21 @@ class Part(NamedTuple):
     params: Mapping[str, Any]  # the parameters of both, by name
 
 
+def can_fuse(torso: Any, network_heads: Iterable[nn.Module]) -> bool:
+    """Return whether the modules of a network can be fused here."""
+    plain = torso.layer_sizes and torso.activate_final and not torso.dropout_rate and not units.is_recording()
+    platform = torso.fused == INTERPRET or on_gpu()
+    return bool(plain and platform) and all(type(head) in _ONE_DENSE for head in network_heads)
+
+
 def fused_heads(parts: Sequence[Part], x: jax.Array) -> tuple[jax.Array, AbstractContextManager[None]] | None:
     """Compute networks up to the dense layers of their heads, networks of the same sizes in the same kernel.
 
     `x`: inputs of the torsos, `[..., D]`.
-    Returns an embedding, which no head reads within the context; None where the kernel does not fit.
+    Returns an embedding of the right shape that is not a number, because no head reads it within the context; None
+    where the kernel does not fit.
     """
     torso = parts[0].torso
-    if not torso.activate_final or units.is_recording() or not (torso.fused == INTERPRET or on_gpu()):
-        return None
-    if any(type(head) not in _ONE_DENSE for part in parts for head in part.heads.values()):
-        return None
     sizes = [[part.params[name][_DENSE]["bias"].shape[-1] for name in part.heads] for part in parts]
     layers = [_layers(part, max(map(sum, sizes))) for part in parts]
     form = find_form(layers[0], torso.activation, torso.dtype or "float32", torso.fused == INTERPRET)

@@ -106,6 +106,15 @@ def test_an_upsampling_convolution_equals_one_of_repeated_pixels(kernel):
     assert_equal_in_value_and_gradients((2, 3, 4, 3), plain, *upsampling, apply=apply)
 
 
+def test_dilated_kernels_keep_their_padding():
+    x, layout = jnp.ones((1, 10, 10, 3)), {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "rhs_dilation": (2, 2)}
+    found, expected = (
+        convolve(x, jnp.ones((3, 3, 3, 4)), (2, 2), "SAME", **layout)
+        for convolve in (convolve_symmetrically, jax.lax.conv_general_dilated)
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(("size", "kernel", "stride"), [(10, 3, 2), (9, 3, 2), (8, 4, 2), (7, 2, 1), (84, 8, 4)])
 def test_padding_is_the_same_before_and_behind_with_equal_results(size, kernel, stride):
     """`SAME` pads (ceil(10 / 2) - 1) 2 + 3 - 10 = 1 pixel behind 10; before it, a kernel of 4 has a zero."""

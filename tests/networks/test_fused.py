@@ -18,11 +18,11 @@ from support.selections import first
 KEY = jax.random.key(0)
 BOX = {"action_dim": 2, "minimum": -1.0, "maximum": 1.0}
 HEADS = [
-    heads.CategoricalHead(3),
+    heads.CategoricalHead(3, uniform_mix=0.1),
     heads.BetaDistributionHead(**BOX),
     heads.BoundedNormalHead(**BOX),
     heads.DeterministicHead(**BOX),
-    heads.DiscreteQNetworkHead(3),
+    heads.DiscreteQNetworkHead(3, epsilon=0.25),
     heads.MultiDiscreteHead(2, (2, 3)),
     heads.MultivariateNormalDiagHead(2),
     heads.NormalAffineTanhDistributionHead(**BOX, state_dependent_scale=False),
@@ -94,12 +94,24 @@ def test_actor_and_critic_of_the_same_layers_are_one_kernel():
         (MLPTorso((8,), activate_final=False), heads.CategoricalHead(3)),
         (MLPTorso((8,)), heads.StateDependentNoiseHead(2)),
         (MLPTorso((8,)), heads.NoisyDiscreteQNetworkHead(3)),
+        (MLPTorso((8,), dropout_rate=0.5), heads.CategoricalHead(3)),
+        (MLPTorso(()), heads.CategoricalHead(3)),
     ],
 )
 def test_what_no_kernel_fits_is_computed_layer_by_layer(torso, head):
     network = FeedForwardActor(head, dataclasses.replace(torso, fused="interpret"))
     params = network.init(KEY, VIEW)
     assert "pallas_call" not in str(jax.make_jaxpr(lambda params: network.apply(params, VIEW).mode())(params))
+
+
+def test_a_custom_embedding_is_not_fused():
+    class Constant(FeedForwardActor):
+        def embed(self, observation, input_kwargs=None, torso_kwargs=None):
+            return 0.0 * super().embed(observation, input_kwargs, torso_kwargs) + 1.0
+
+    network = Constant(heads.CategoricalHead(3), MLPTorso((8,), fused="interpret"))
+    pi = network.apply(network.init(KEY, VIEW), VIEW)
+    np.testing.assert_array_equal(pi.logits[0], pi.logits[1])
 
 
 def test_units_are_recorded_and_other_platforms_compute_layer_by_layer():

@@ -90,8 +90,9 @@ class _Operation(NamedTuple):
 
 # What XLA's cost model writes for a TPU.
 _CYCLES = re.compile(r'"estimated_cycles":"([\d.e+-]+)"')
-# What our own kernels write, per block, and how many blocks there are.
-_OWN_FLOPS = re.compile(r'flops(?:\\22|\\?"): ?(?:\\22|\\?")(\d+)')
+# What our own kernels write, per block, and how many blocks there are; and cuDNN's convolutions.
+_OWN = {name: re.compile(rf'{name}(?:\\22|\\?"): ?(?:\\22|\\?")(\d+)') for name in ("flops", "loads")}
+_CONVOLUTION = re.compile(r'custom_call_target="__cudnn\$conv(\w+)"')
 _GRID = re.compile(r"grid_[xyz] = (\d+)")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -167,7 +168,7 @@ class _Reader:
             scopes.update(set(inside) - set(scope))
             origin = "/".join(inside) or operation.name
             if self._rates:
-                costs.append(Kernel(origin, _microseconds(self._rates, own, products)))
+                costs.append(Kernel(origin, _microseconds(self._rates, own, _own(operation, "loads"), products)))
             elif match := _CYCLES.search(operation.rest):
                 costs.append(Kernel(origin, float(match[1])))
         counts = kernels, collectives, transfers, size, flops
@@ -175,10 +176,9 @@ class _Reader:
 
     def _products(self, operation: _Operation, types: dict[str, str]) -> Iterator[tuple[int, bool]]:
         """Yield the floating-point operations of each product in an operation, and whether it is one of bfloat16."""
-        if operation.opcode == "custom-call" and (match := _OWN_FLOPS.search(operation.rest)):
-            grid = _GRID.findall(operation.rest)
-            yield int(match[1]) * math.prod(map(int, grid)), "bfloat16" in operation.rest
-        if operation.opcode in ("dot", "convolution"):
+        if flops := _own(operation, "flops"):
+            yield flops, "bfloat16" in operation.rest
+        elif operation.opcode in ("dot", "convolution") or _CONVOLUTION.search(operation.rest):
             yield _product(operation, types)
         elif operation.opcode == "fusion":
             inside = self._computations.get(_attribute(operation.rest, "calls"), [])
@@ -255,24 +255,33 @@ def _fused_bytes(inside: list[_Operation], sizes: list[int], written: int) -> in
     return max(total, 0)
 
 
-def _microseconds(rates: Rates, size: int, products: list[tuple[int, bool]]) -> float:
-    """Return the time of a kernel on a GPU, from its bytes and its products."""
+def _own(operation: _Operation, name: str) -> int:
+    """Return what one of our own kernels tells of a block, times its blocks; 0 for other kernels."""
+    match = _OWN[name].search(operation.rest) if operation.opcode == "custom-call" else None
+    return int(match[1]) * math.prod(map(int, _GRID.findall(operation.rest))) if match else 0
+
+
+def _microseconds(rates: Rates, size: int, loads: int, products: list[tuple[int, bool]]) -> float:
+    """Return the time of a kernel on a GPU, from its bytes, what its blocks load from the cache, and its products."""
     flops = sum(count / (2 if half else 1) for count, half in products)
-    return max(size / (rates.cached_bytes if size <= rates.cache else rates.bytes), flops / rates.flops)
+    memory = size / (rates.cached_bytes if size <= rates.cache else rates.bytes)
+    return max(memory, loads / rates.cached_bytes, flops / rates.flops)
 
 
 def _product(operation: _Operation, types: dict[str, str]) -> tuple[int, bool]:
     """Return two operations for each term of a product, or of a convolution, and whether its operands are bfloat16."""
-    (_, out), (name, left), (_, right) = (
-        _shape(types.get(one, one)) for one in (operation.type, *operation.operands[:2])
-    )
+    arrays = [_shape(types.get(name, name)) for name in (operation.type, *operation.operands[:2])]
+    result, (dtype, left), (_, right) = arrays
     if operation.opcode == "dot":
         axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.rest)
         terms = math.prod(left[int(axis)] for axis in axes[1].split(",") if axis) if axes else 1
-    else:
-        labels = re.search(r"dim_labels=\w+_(\w+)->", operation.rest)
-        terms = math.prod(right) // (right[labels[1].index("o")] if labels else 1)
-    return 2 * math.prod(out) * terms, name == "bf16"
+        return 2 * math.prod(result[1]) * terms, dtype == "bf16"
+    convolution, labels = _CONVOLUTION.search(operation.rest), re.search(r"dim_labels=\w+?_(\w+)->", operation.rest)
+    # A gradient of a convolution has as many terms as the convolution itself.
+    kind = convolution[1] if convolution else ""
+    outputs = {"BackwardFilter": right, "BackwardInput": left}.get(kind, result[1])
+    kernel = result[1] if kind == "BackwardFilter" else right
+    return 2 * math.prod(outputs) * math.prod(kernel) // kernel[labels[1].index("o") if labels else -1], dtype == "bf16"
 
 
 def _shape(type_text: str) -> tuple[str, list[int]]:

@@ -35,8 +35,9 @@ class Target(NamedTuple):
         """What a GPU does in a microsecond, fitted to an H100; None of a TPU: its compiler predicts all kernels."""
         if self.platform == "tpu":
             return None
-        numbers = {name: float(found[1]) for name, field in _FIELDS.items() if (found := field.search(self.topology))}
-        capability = int(numbers["major"]), int(numbers["minor"])
+        numbers = {name: float(match[1]) for name, field in _FIELDS.items() if (match := field.search(self.topology))}
+        version = dict(_NUMBER.findall(_CAPABILITY.search(self.topology)[1]))  # type: ignore[index]
+        capability = int(version["major"]), int(version.get("minor", 0))
         flops = numbers["core_count"] * numbers["clock_rate_ghz"] * 1e3 * _FLOPS.get(capability, _FLOPS[9, 0])
         bandwidth = numbers["memory_bandwidth"] / 1e6
         return Rates(0.84 * bandwidth, 1.8 * bandwidth, numbers["l2_cache_size"] / 2, 0.37 * flops)
@@ -119,9 +120,10 @@ _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
 _MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
 _FIELDS = {
     name: re.compile(rf"\b{name}:\s*([\d.]+)")
-    for name in ("memory_bandwidth", "l2_cache_size", "core_count", "clock_rate_ghz", "major", "minor")
+    for name in ("memory_bandwidth", "l2_cache_size", "core_count", "clock_rate_ghz")
 }
-# Operations per clock of a core's matrix units in TF32, by compute capability.
+_CAPABILITY, _NUMBER = re.compile(r"cuda_compute_capability\s*:?\s*\{([^}]*)\}"), re.compile(r"(\w+):\s*(\d+)")
+# Operations per clock of a core's matrix units in TF32, by compute capability; of 8.9, those of a GeForce are half.
 _FLOPS = {(8, 0): 1024, (8, 6): 256, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
 _TITLE = re.compile(r'\bdevice_description_str:\s*"([^"]*)"')
 

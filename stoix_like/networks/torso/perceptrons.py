@@ -34,7 +34,8 @@ class MLPTorso(nn.Module):
     # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
     # inputs and parameters.
     dtype: Any = field(default=None, kw_only=True)
-    # Whether GPUs compute the torso and the layers that read it in one kernel, where that is possible.
+    # Whether GPUs compute the torso and the layers that read it in one kernel, where that is possible; it has first
+    # derivatives in reverse mode only.
     fused: bool | str = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:

@@ -85,6 +85,11 @@ def pack_state(tree: TreeT, num_envs: int) -> TreeT | Packed:
     return pack(tree, 1, lambda leaf: leaf.shape[:1] == (num_envs,))
 
 
+def unpack_state(tree: Any) -> Any:
+    """Undo `pack_state`; what was packed inside before stays so."""
+    return _unpack(tree)
+
+
 def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
     """Pack what has few numbers for each entry of a batch, at most `largest`."""
     return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= largest)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
+from stoix_like.utils.accelerate.columns import argmax
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import absolute_or_huber, mean_of, taken
@@ -121,7 +122,7 @@ def categorical_double_q_learning(
         " q_t_selector[B,A]",
         (q_logits_tm1, q_atoms_tm1, a_tm1, r_t, d_t, q_logits_t, q_atoms_t, q_t_selector),
     )
-    greedy_logits_t = taken(q_logits_t, jnp.argmax(q_t_selector, axis=-1))
+    greedy_logits_t = taken(q_logits_t, argmax(q_t_selector))
     logits_tm1 = taken(q_logits_tm1, a_tm1)
     return categorical_td_learning_per_example(logits_tm1, q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t)
 
@@ -316,7 +317,7 @@ def quantile_q_learning_per_example(
         "dist_q_tm1[B,K,A] tau_q_tm1[B,K] a_tm1[B] r_t[B] d_t[B] dist_q_t_selector[B,S,A] dist_q_t[B,M,A]",
         (dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t),
     )
-    a_t = jnp.argmax(jnp.mean(dist_q_t_selector, axis=1), axis=-1)
+    a_t = argmax(jnp.mean(dist_q_t_selector, axis=1))
     batch = jnp.arange(a_tm1.shape[0])
     dist_target = r_t[:, None] + d_t[:, None] * jnp.asarray(dist_q_t)[batch, :, a_t]
     dist_tm1 = jnp.asarray(dist_q_tm1).at[batch, :, a_tm1].get(unique_indices=True)  # see `taken`

@@ -119,10 +119,24 @@ def test_kernels_of_a_gpu_take_as_long_as_their_bytes_or_products_and_those_of_a
     image = "%dus = f32[1,5,5,4]{3,2,1,0} convolution(%left, %right), window={size=3x3}, dim_labels=b01f_01io->b01f"
     layers = "  %left = f32[1,5,5,2]{3,2,1,0} constant(0)\n  %right = f32[3,3,2,4]{3,2,1,0} constant(0)\n"
     assert read_program(re.sub(r"  ROOT %dus = .*", f"{layers}  ROOT {image}", text)).products == 16 * 3600
+    # cuDNN's, and its gradients, have as many terms.
+    for kind, result, left, right in (
+        ("BiasActivationForward", "1,5,5,4", "1,5,5,2", "4,3,3,2"),
+        ("BackwardFilter", "4,3,3,2", "1,5,5,2", "1,5,5,4"),
+        ("BackwardInput", "1,5,5,2", "1,5,5,4", "4,3,3,2"),
+    ):
+        call = f"(f32[{result}]{{3,2,1,0}}, u8[0]{{0}}) custom-call(%left, %right), dim_labels=b01f_o01i->b01f"
+        operands = f"  %left = f32[{left}]{{3,2,1,0}} constant(0)\n  %right = f32[{right}]{{3,2,1,0}} constant(0)\n"
+        line = f'{operands}  ROOT %dus = {call}, custom_call_target="__cudnn$conv{kind}"'
+        assert read_program(re.sub(r"  ROOT %dus = .*", lambda _, line=line: line, text)).products == 16 * 3600
     # Our own kernels tell the operations of a block; here are 6 of them.
-    config = 'backend_config={grid_x = 3 : i32, grid_y = 2 : i32, m = "{\\22flops\\22: \\2210\\22}"}'
+    told = "\\22flops\\22: \\2210\\22, \\22loads\\22: \\2264\\22"
+    config = f'backend_config={{grid_x = 3 : i32, grid_y = 2 : i32, m = "{{{told}}}"}}'
     own = f'custom-call(%twice), custom_call_target="t", {config}'
-    assert read_program(re.sub(r"custom-call\(.*", lambda _: own, BY_HAND)).products == 60
+    with_own = re.sub(r"custom-call\(.*", lambda _: own, BY_HAND)
+    assert read_program(with_own).products == 60
+    # 6 x 64 bytes of the cache take longer than 8 of its arrays and 60 operations.
+    assert read_program(with_own, rates).cost - read_program(BY_HAND, rates).cost == 384 / 8 - 8 / 8
     # A TPU's are all told, in cycles.
     tpu = BY_HAND.replace("calls=%fused", 'calls=%fused, backend_config={"window_config":{"estimated_cycles":"1934"}}')
     assert read_program(tpu).cost == 16 * 1934

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -56,10 +57,16 @@ def test_a_run_that_does_not_fit_is_refused_with_the_keys_to_lower(monkeypatch):
 
 
 @pytest.mark.usefixtures("on_this_cpu")
-def test_what_one_process_cannot_compile_is_refused():
+def test_what_one_process_cannot_compile_is_refused(monkeypatch):
     config = parse_config(compose_config([*TOY_RUN, "arch.num_devices=8"]))
     with pytest.raises(ConfigError, match="arch.num_devices=8 is too many: --for v5e-4 has 4"):
         report.compile_for(config, targets.find_target("v5e-4"))
+    a100 = [SimpleNamespace(compute_capability="8.0", device_kind="A100")]
+    monkeypatch.setattr(topology, "find_devices", lambda target, count: a100)
+    config = parse_config(compose_config(["arch.fused_networks=true", "arch.num_devices=1"]))
+    with pytest.raises(ConfigError, match="arch.fused_networks=true does not fit into the shared memory of a A100"):
+        report.compile_for(config, targets.find_target("a100"))
+    monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
     config = parse_config(compose_config(["env=gymnasium/cartpole", "arch.num_devices=1"]))
     with pytest.raises(ConfigError, match="--for h200: gymnasium/CartPole-v1 steps on the host.* use arch=sebulba"):
         report.compile_for(config, targets.find_target("h200"))

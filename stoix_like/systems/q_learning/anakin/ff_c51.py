@@ -13,6 +13,7 @@ from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
+from stoix_like.utils.accelerate.columns import argmax
 from stoix_like.utils.loss import categorical_double_q_learning, clipped_probability
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
@@ -50,7 +51,7 @@ class C51(ff_dqn.BaseDQN[Config]):
 
 def clipped_targets(batch: Batch, logits_t: jax.Array, q_t_selector: jax.Array, atoms: jax.Array) -> jax.Array:
     """Compute the probabilities `[B]` of targets outside of the atoms, for the best actions of a selector `[B, A]`."""
-    greedy = jnp.argmax(q_t_selector, axis=-1)[:, None, None]
+    greedy = argmax(q_t_selector)[:, None, None]
     probs_t = jax.nn.softmax(jnp.take_along_axis(logits_t, greedy, axis=1)[:, 0])
     return clipped_probability(batch.reward, batch.discount, atoms, probs_t)
 

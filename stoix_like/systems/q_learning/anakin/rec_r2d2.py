@@ -36,6 +36,7 @@ from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, choose_action
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QShared
+from stoix_like.utils.accelerate.columns import argmax
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
@@ -105,7 +106,7 @@ class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
         target = batch_transformed_n_step_returns(
             steps.reward,
             self.config.gamma * (1.0 - steps.terminated),
-            values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1)),
+            values_of_actions(q_t_value, argmax(q_t_selector)),
             self.config.replay.n_step,
             self.scale,
             truncation_t=steps.truncated,

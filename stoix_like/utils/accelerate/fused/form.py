@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,9 +13,11 @@ from jaxtyping import Array, Float
 
 ACTIVATIONS = ("relu", "silu", "swish", "tanh")
 ROWS = 32
-"""Inputs that a block computes at a time."""
+"""Inputs that a block computes at a time in a gradient; with more, registers spill."""
+FORWARD_ROWS = 64
+"""Inputs that a block computes the outputs of: every block reads all parameters from the cache."""
 COLUMNS = 64
-"""Units of the last hidden layer that a block computes; with more, or more rows, registers spill."""
+"""Units of the last hidden layer that a block computes at a time."""
 # The sides of a product of matrices are powers of two, of at least so many entries.
 _SMALLEST = 16
 # What fits into the 227 KiB of shared memory that a block of an H100 has.
@@ -30,6 +33,13 @@ class Layer(NamedTuple):
     bias: Float[Array, " F"]
     scale: Float[Array, " F"] | None = None
     offset: Float[Array, " F"] | None = None
+
+
+class Cost(NamedTuple):
+    """What a block takes, for `lab.aot`."""
+
+    flops: int  # operations of its products
+    loads: int  # bytes of parameters that it reads from the cache
 
 
 @dataclass(frozen=True)
@@ -65,14 +75,14 @@ class Form:
         """Return how many times `ROWS` inputs each of them has."""
         return -(-batch // (ROWS * self.groups(batch)))
 
-    def flops(self, columns: int, first: int = 1, last: int = 1, outputs: int = 1) -> int:
-        """Return the operations of the products of `ROWS` inputs, with columns of the last hidden layer.
+    def cost(self, rows: int, columns: int, passes: tuple[int, int, int] = (1, 1, 1)) -> Cost:
+        """Return the cost of one pass of a block over rows, with columns of the last hidden layer.
 
-        `first`, `last`, `outputs`: how many products each layer takes; hidden layers before the last are `first`.
+        `passes`: products with the kernels of the hidden layers before the last, the last one, and the outputs.
         """
         *before, size = [padded(self.inputs), *[self.width] * (self.hidden - 1)]
-        own = last * columns * size + outputs * columns * padded(self.outputs)
-        return 2 * ROWS * (first * sum(before) * self.width + own)
+        layers = sum(before) * self.width, columns * size, columns * padded(self.outputs)
+        return Cost(2 * rows * sum(map(operator.mul, passes, layers)), 4 * sum(layers))
 
 
 def padded(size: int) -> int:
@@ -103,8 +113,8 @@ def assemble(form: Form, layers: Sequence[Layer]) -> Float[Array, "R W"]:
 
     sizes = [padded(form.inputs), *[form.width] * (form.hidden - 1)]
     *hidden, last = layers
-    found = []
+    parts = []
     for layer, size in zip(hidden, sizes, strict=True):
-        found += [rows(layer.kernel, size)]
-        found += [rows(x[None], 1) for x in (layer.bias, layer.scale, layer.offset) if x is not None]
-    return jnp.concatenate([*found, rows(last.kernel.T, padded(form.outputs)), rows(last.bias[None], 1)])
+        parts += [rows(layer.kernel, size)]
+        parts += [rows(x[None], 1) for x in (layer.bias, layer.scale, layer.offset) if x is not None]
+    return jnp.concatenate([*parts, rows(last.kernel.T, padded(form.outputs)), rows(last.bias[None], 1)])

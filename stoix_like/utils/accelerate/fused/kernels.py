@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from stoix_like.utils.accelerate.fused.form import COLUMNS, ROWS, Form, padded
+from stoix_like.utils.accelerate.fused.form import COLUMNS, FORWARD_ROWS, ROWS, Cost, Form, padded
 
 _EPSILON = 1e-6  # of flax's layer normalisation
 # From the gradient of a layer's outputs, the gradients of its inputs and of its parameters, as they are stored.
@@ -26,14 +26,14 @@ Backward = Callable[[jax.Array], tuple[jax.Array, list[jax.Array]]]
 
 def outputs(form: Form, x: Float[Array, "B D"], weights: Float[Array, "R W"]) -> Float[Array, "B K"]:
     """Compute the outputs of a batch."""
-    return _per_block(form, _outputs, form.flops(form.width), form.outputs, x, weights)
+    return _per_block(form, _outputs, FORWARD_ROWS, form.cost(FORWARD_ROWS, form.width), form.outputs, x, weights)
 
 
 def input_gradient(
     form: Form, x: Float[Array, "B D"], weights: Float[Array, "R W"], dy: Float[Array, "B K"]
 ) -> Float[Array, "B D"]:
     """Compute the gradient of the inputs from the gradient of the outputs."""
-    return _per_block(form, _input_gradient, form.flops(form.width, 2, 2), form.inputs, x, weights, dy)
+    return _per_block(form, _input_gradient, ROWS, form.cost(ROWS, form.width, (2, 2, 1)), form.inputs, x, weights, dy)
 
 
 def weight_gradient(
@@ -45,7 +45,7 @@ def weight_gradient(
     tiled, *before = _call(
         form,
         partial(_weight_gradient, form),
-        form.flops(COLUMNS, 2, 3, 2) * form.blocks(len(x)),
+        Cost(*(form.blocks(len(x)) * number for number in form.cost(ROWS, COLUMNS, (2, 2 + (form.hidden > 1), 2)))),
         [jax.ShapeDtypeStruct((*outer, rows, form.width), jnp.float32) for outer, rows in shapes],
         [pl.BlockSpec((*(None for _ in outer), rows, form.width), _block_of(len(outer))) for outer, rows in shapes],
         (tiles, groups),
@@ -54,13 +54,13 @@ def weight_gradient(
     return jnp.concatenate([*(sums.sum((0, 1)) for sums in before), tiled.sum(0)])
 
 
-def _per_block(form: Form, kernel: Any, flops: int, size: int, x: jax.Array, *args: jax.Array) -> jax.Array:
+def _per_block(form: Form, kernel: Any, rows: int, cost: Cost, size: int, x: jax.Array, *args: jax.Array) -> jax.Array:
     """Compute `[B, size]` in blocks of inputs."""
-    shape = jax.ShapeDtypeStruct((len(x), size), jnp.float32)
-    return _call(form, partial(kernel, form), flops, shape, pl.BlockSpec(), (-(-len(x) // ROWS),), x, *args)
+    shape, grid = jax.ShapeDtypeStruct((len(x), size), jnp.float32), (-(-len(x) // rows),)
+    return _call(form, partial(kernel, form), cost, shape, pl.BlockSpec(), grid, x, *args)
 
 
-def _call(form: Form, kernel: Any, flops: int, shape: Any, specs: Any, grid: tuple[int, ...], *args: jax.Array) -> Any:
+def _call(form: Form, kernel: Any, cost: Cost, shape: Any, specs: Any, grid: tuple[int, ...], *args: jax.Array) -> Any:
     return pl.pallas_call(
         kernel,
         shape,
@@ -69,7 +69,7 @@ def _call(form: Form, kernel: Any, flops: int, shape: Any, specs: Any, grid: tup
         compiler_params=triton.CompilerParams(num_warps=8, num_stages=1),
         interpret=form.interpret,
         name="perceptron",
-        metadata={"flops": str(flops), "dtype": form.dtype},  # of a block, for `lab.aot`
+        metadata={"dtype": form.dtype, **{name: str(number) for name, number in cost._asdict().items()}},
     )(*args)
 
 
@@ -79,14 +79,14 @@ def _block_of(num_axes: int) -> Callable[[Any, Any], tuple[Any, ...]]:
 
 
 def _outputs(form: Form, x_ref: Any, w_ref: Any, y_ref: Any) -> None:
-    start = pl.program_id(0) * ROWS
-    h, _ = _before(form, w_ref, _load(x_ref, start))
+    start = pl.program_id(0) * FORWARD_ROWS
+    h, _ = _before(form, w_ref, _load(x_ref, start, FORWARD_ROWS))
 
     def add(tile: Any, y: jax.Array) -> jax.Array:
         last, _ = _hidden_layer(form, w_ref, form.hidden - 1, _columns(tile), h)
         return y + _dot(last, _output_kernel(form, w_ref, _columns(tile)), (1, 1), "float32")
 
-    y = jax.lax.fori_loop(0, form.tiles, add, jnp.zeros((ROWS, padded(form.outputs)), jnp.float32))
+    y = jax.lax.fori_loop(0, form.tiles, add, jnp.zeros((FORWARD_ROWS, padded(form.outputs)), jnp.float32))
     _store(y_ref, start, y + w_ref[form.starts[-1] - 1, pl.ds(0, padded(form.outputs))][None])
 
 
@@ -115,12 +115,12 @@ def _weight_gradient(form: Form, x_ref: Any, w_ref: Any, dy_ref: Any, tiled_ref:
         dy = _load(dy_ref, start)
         h, backwards = _before(form, w_ref, _load(x_ref, start))
         last, last_backward = _hidden_layer(form, w_ref, form.hidden - 1, columns, h)
-        found = [[_dot(dy, last, (0, 0), "float32"), jnp.sum(dy, 0)]]
+        layers = [[_dot(dy, last, (0, 0), "float32"), jnp.sum(dy, 0)]]
         d = _dot(dy, _output_kernel(form, w_ref, columns), (1, 0), "float32")
         for backward in (last_backward, *reversed(backwards)):
             d, layer = backward(d)
-            found.insert(0, layer)
-        return found
+            layers.insert(0, layer)
+        return layers
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradients, 0))
     sums = jax.lax.fori_loop(0, blocks, lambda block, sums: jax.tree.map(jnp.add, sums, gradients(block)), zeros)
@@ -192,20 +192,20 @@ def _dot(a: jax.Array, b: jax.Array, axes: tuple[int, int], dtype: str) -> jax.A
     return jax.lax.dot_general(a.astype(dtype), b.astype(dtype), contract, preferred_element_type=jnp.float32)
 
 
-def _load(ref: Any, start: Any) -> jax.Array:
+def _load(ref: Any, start: Any, rows: int = ROWS) -> jax.Array:
     """Load rows, with zeros behind the last row and column."""
-    index, inside = _inside(ref, start)
+    index, inside = _inside(ref, start, rows)
     return triton.load(ref.at[index], mask=inside, other=0.0)
 
 
 def _store(ref: Any, start: Any, x: jax.Array) -> None:
-    index, inside = _inside(ref, start)
+    index, inside = _inside(ref, start, len(x))
     triton.store(ref.at[index], x, mask=inside)
 
 
-def _inside(ref: Any, start: Any) -> tuple[Any, jax.Array]:
+def _inside(ref: Any, start: Any, rows: int) -> tuple[Any, jax.Array]:
     """Return the indices of rows padded to the sides of a product, and which of them exist."""
-    row, column = start + jnp.arange(ROWS)[:, None], jnp.arange(padded(ref.shape[1]))[None]
+    row, column = start + jnp.arange(rows)[:, None], jnp.arange(padded(ref.shape[1]))[None]
     return (row, column), (row < ref.shape[0]) & (column < ref.shape[1])
 
 

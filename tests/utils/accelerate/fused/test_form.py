@@ -39,6 +39,7 @@ def test_blocks_share_a_batch_without_a_remainder():
             >= batch
             > (form.blocks(batch) - 1) * form.groups(batch) * ROWS
         )
-    # 2 x 32 x (4 tiles x (16 x 256) of the first layer, once a tile, and 256 x 256 + 16 x 256 of all tiles).
-    assert 4 * form.flops(64) == 2 * 32 * (4 * 16 * 256 + 256 * 256 + 16 * 256)
+    # 2 x 32 operations for each of 16 x 256 weights of the first layer, a tile of 256 x 64, and 16 x 64 of the outputs.
+    assert form.cost(32, 64) == (2 * 32 * (16 * 256 + 256 * 64 + 16 * 64), 4 * (16 * 256 + 256 * 64 + 16 * 64))
+    assert form.cost(32, 64, (2, 3, 2)).flops == 2 * 32 * (2 * 16 * 256 + 3 * 256 * 64 + 2 * 16 * 64)
     assert dataclasses.replace(form, hidden=1).starts == (0, 17, 34)
