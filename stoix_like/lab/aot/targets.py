@@ -123,7 +123,7 @@ _FIELDS = {
     for name in ("memory_bandwidth", "l2_cache_size", "core_count", "clock_rate_ghz")
 }
 _CAPABILITY, _NUMBER = re.compile(r"cuda_compute_capability\s*:?\s*\{([^}]*)\}"), re.compile(r"(\w+):\s*(\d+)")
-# Operations per clock of a core's matrix units in TF32, by compute capability; of 8.9, those of a GeForce are half.
+# Operations per clock of a core's matrix units in TF32, by compute capability; a GeForce of 8.9 has half.
 _FLOPS = {(8, 0): 1024, (8, 6): 256, (8, 9): 512, (9, 0): 2048, (10, 0): 4096}
 _TITLE = re.compile(r'\bdevice_description_str:\s*"([^"]*)"')
 
