@@ -106,10 +106,11 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
 def test_networks_are_fused_for_a_gpu_and_move_fewer_bytes(target):
     moved = []
     for fused in ("false", "true"):
-        text = run_for(target, *LAYERS, "arch.total_num_envs=1024", f"arch.fused_networks={fused}").stdout
+        wide = [override.replace("[8]", "[256,256]") for override in LAYERS]
+        text = run_for(target, *wide, "arch.total_num_envs=1024", f"arch.fused_networks={fused}").stdout
         size, unit = re.search(r"and ([\d.]+) (\w+) read and written per update", text).groups()
         moved.append(float(size) * {"MiB": 1, "GiB": 1024}[unit])
-    assert moved[1] < 0.5 * moved[0]
+    assert moved[1] < 0.2 * moved[0]
 
 
 @pytest.mark.slow
