@@ -46,7 +46,7 @@ LAYOUT = "layout"
 
 
 # Contacts and constraints need more digits than networks.
-PHYSICS_SUITES = ("brax", "playground")
+PHYSICS_SUITES = ("brax", "mjx", "playground")
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ SUITES: dict[str, Suite] = {
     "jumanji": _suite("jumanji"),
     "kinetix": _suite("kinetix", without_dependencies="kinetix-env"),
     "memory": _suite("memory", "jax", ""),
+    "mjx": _suite("mjx", "mujoco", engines=("gymnasium", *_MUJOCO)),
     "navix": _suite("navix"),
     "octax": _suite("octax"),
     "pgx": _suite("pgx"),

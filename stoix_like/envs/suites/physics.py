@@ -58,13 +58,9 @@ class PhysicsEnvironment(SuiteEnvironment):
 
     def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
         after = strongly_typed(self._env.step(with_raw_key(self._with_empty(state), "rng", key), action))
-        # A simulation can diverge. Playground then sets `done`, brax continues with NaN. Here it terminates with no
-        # reward and with the last observation that was finite, because a single NaN would spoil the statistics.
-        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((after.obs, after.reward))]).all()
-        view = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after.obs, state.obs)
-        reward = jnp.where(finite, after.reward, 0.0)
         truncated = jnp.asarray(after.info.get("truncation", False), bool)
-        terminated = (jnp.asarray(after.done, bool) & ~truncated) | ~finite
+        terminated = jnp.asarray(after.done, bool) & ~truncated
+        view, reward, terminated = finite_or_terminated(after.obs, after.reward, terminated, state.obs)
         return view, _without_empty(after), reward, terminated, truncated
 
     def scene(self) -> Scene | None:
@@ -80,6 +76,16 @@ class PhysicsEnvironment(SuiteEnvironment):
         return jax.tree.map(
             lambda shape, leaf: jnp.zeros(shape.shape, shape.dtype) if leaf is None else leaf, self._shapes, state
         )
+
+
+def finite_or_terminated(view: Any, reward: Any, terminated: Any, before: Any) -> tuple[Any, jax.Array, jax.Array]:
+    """Terminate a simulation that diverged, with no reward and the last view that was finite.
+
+    Playground then sets `done`, and brax and MJX continue with NaN, and a single one would spoil the statistics.
+    """
+    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves((view, reward))]).all()
+    view = jax.tree.map(lambda new, old: jnp.where(finite, new, old), view, before)
+    return view, jnp.where(finite, reward, 0.0), terminated | ~finite
 
 
 def _without_empty(state: State) -> State:

@@ -98,6 +98,15 @@ REFUSED = {
         ("repeat_previous", kwargs(delay=4, length=4), "length=4 must be an integer from 5"),
         ("autoencode", kwargs(num_symbols=1), "num_symbols=1 must be an integer from 2"),
     ],
+    "mjx": [
+        (
+            "HalfCheeta-v5",
+            {},
+            "env.scenario.name='HalfCheeta-v5' is not a scenario of mjx: did you mean 'HalfCheetah-v5'",
+        ),
+        ("Hopper-v5", kwargs(render_mode="human"), "env.kwargs.render_mode='human' is not a parameter of Hopper-v5"),
+        ("Hopper-v5", kwargs(xml_file="none.xml"), "'none.xml'} is invalid for Hopper-v5: .*does not exist"),
+    ],
     "navix": [(NAVIX, kwargs(observation_fn="rbg"), "env.kwargs.observation_fn='rbg' is not one of .*'rgb'")],
     "octax": [
         ("brix", kwargs(frame_skip=0), "env.kwargs.frame_skip=0 must be at least 1"),
