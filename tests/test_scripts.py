@@ -124,8 +124,10 @@ def test_the_recorded_counts_are_those_of_todays_scenarios(benchmark):
     recorded = json.loads(benchmark.kernels.RECORD.read_text())
     for target in benchmark.kernels.TARGETS:
         for name, scenario in benchmark.scenarios.KERNEL_SCENARIOS.items():
-            arms = benchmark.scenarios.KERNEL_ARMS if target in benchmark.kernels.GPUS else {"stoix_like": ()}
-            for arm, more in arms.items():
+            arms = benchmark.kernels.arms_for(find_target(target))
+            assert len(arms) == (4 if target == "h200" else 1)
+            for arm in arms:
+                more = benchmark.scenarios.KERNEL_ARMS[arm]
                 assert recorded[target][name][arm]["settings"] == [*scenario.overrides, *more], (target, name, arm)
 
 

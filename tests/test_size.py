@@ -25,7 +25,7 @@ ROOMS = {
     "policies": 1_770,
     "run": 5_740,
     "inference cli": 1_880,
-    "envs/suites": 3_610,
+    "envs/suites": 3_595,
     "lab": 7_275,
     "single_file": 2_415,
 }

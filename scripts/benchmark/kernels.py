@@ -29,7 +29,6 @@ from stoix_like.lab.aot.targets import Target, find_target
 TARGETS = ("h200", "v5e-1", "v5e-4")
 # rejax uses one device.
 LONE = ("h200", "v5e-1")
-GPUS = ("h200",)
 RECORD = SCRIPTS / "kernels.json"
 LARGEST_RISE = 1.05
 LOOPS = ("rollout", "returns", "epoch")
@@ -80,7 +79,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for target, name in itertools.product(TARGETS, asked.scenarios or KERNEL_SCENARIOS):
         print(f"{name} on {target} …", file=sys.stderr, flush=True)
-        arms = KERNEL_ARMS if target in GPUS else [OURS]
+        arms = arms_for(find_target(target))
         counts = found.setdefault(target, {})[name] = {arm: count_ours(name, find_target(target), arm) for arm in arms}
         if asked.check:
             continue
@@ -102,6 +101,11 @@ def main() -> None:
     print(tables)
     if asked.into:
         write_into(asked.into, "kernels", f"jax {jax}.\n\n{tables}")
+
+
+def arms_for(target: Target) -> list[str]:
+    """Return our programs that are counted on a target."""
+    return [OURS] if target.platform == "tpu" else [*KERNEL_ARMS]
 
 
 def count_ours(name: str, target: Target, arm: str) -> dict[str, Any]:

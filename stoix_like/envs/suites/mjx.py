@@ -6,8 +6,7 @@ next step of the simulation, without what MuJoCo derives from it.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from stoix_like.envs.scenes import bodies
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites.adapter import SuiteEnvironment
-from stoix_like.envs.suites.physics import Physics, finite_or_terminated
+from stoix_like.envs.suites.physics import finite_or_terminated
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.schema import INT32_MAX
 
@@ -91,7 +90,6 @@ class MjxTask(SuiteEnvironment):
         low, high = native.model.actuator_ctrlrange.T.astype(np.float32)
         self.action_space = Box(low, high, (native.model.nu,))
         self.observation_space = self.box(-jnp.inf, jnp.inf)
-        self.physics = Physics(self._model, self._with_model, lambda: None)
 
     def start(self, key: jax.Array) -> tuple[jax.Array, State]:
         qpos, qvel = self._task.start(self._args, self._initial, key)
@@ -118,14 +116,6 @@ class MjxTask(SuiteEnvironment):
         view = self._task.observe(self._args, data)
         progress = self._task.progress(self._args, self._model, data)
         return view, State(data.qpos, data.qvel, data.qacc_warmstart, progress, view)
-
-    @contextlib.contextmanager
-    def _with_model(self, model: Any) -> Iterator[MjxTask]:
-        before, self._model = self._model, model
-        try:
-            yield self
-        finally:
-            self._model = before
 
 
 def _put(model: Any) -> Any:
