@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from stoix_like.architectures.acting import Act, random_act, start_episodes
-from stoix_like.architectures.axes import map_over_shards
+from stoix_like.architectures.axes import BATCH_AXIS, map_over_shards
 from stoix_like.architectures.episodes import EPISODE_STATISTICS, add_episodes, no_episodes, of_games, reduce_episodes
 from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import FloatSum, add_float, sum_nothing
@@ -118,7 +118,7 @@ class ShardProgram(NamedTuple):
         """Train one shard."""
         state = self._start_interval(state, new_interval)
         state = state._replace(shared=pack_params(state.shared))
-        every, blocks = self.spec.every_updates, ()
+        every, blocks, apart = self.spec.every_updates, (), BATCH_AXIS in self.axes.names
         if every is not None:
             blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
 
@@ -134,20 +134,20 @@ class ShardProgram(NamedTuple):
             return *state, blocks, trajectory
 
         if not self.spec.diagnostics:
-            *parts, blocks, _ = unpack(fori_loop(0, num_updates, step, (*state, blocks, ())))
+            *parts, blocks, _ = unpack(fori_loop(0, num_updates, step, (*state, blocks, ()), apart))
             state = LearnerState(*parts)
             return state, self._interval_metrics(state, blocks)
 
         def part(number: jax.Array, carry: Any) -> Any:
             start, stop = jnp.where(number, num_updates - 1, 0), jnp.where(number, num_updates, num_updates - 1)
             _, shared, *others = carry
-            return shared, *fori_loop(start, stop, step, (shared, *others))
+            return shared, *fori_loop(start, stop, step, (shared, *others), apart)
 
         # All but the last update, then that one, in one compiled loop: where a call ends, which depends on the time,
         # changes no result.
         # Scalars are packed by entry of the carry: shared ones stay apart from per-shard ones.
         carry = state.shared, *state, blocks, self._no_trajectory(state)
-        before, *parts, blocks, trajectory = unpack(fori_loop(0, 2, part, carry))
+        before, *parts, blocks, trajectory = unpack(fori_loop(0, 2, part, carry, apart))
         state = LearnerState(*parts)
         found = self._diagnose(before, state, trajectory)
         return state, self._interval_metrics(state, blocks)._replace(diagnostics=found)

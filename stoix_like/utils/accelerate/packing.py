@@ -132,17 +132,19 @@ def replace_fields(state: TreeT, **values: Any) -> TreeT:
     return replaced._replace(**values) if hasattr(state, "_replace") else replace(replaced, **values)
 
 
-def pack_scalars(tree: Any) -> Any:
-    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on GPUs.
+def pack_scalars(tree: Any, apart: bool = True) -> Any:
+    """Pack the scalars of a tuple, such as the counters of optimisers, on GPUs.
 
-    Entries stay apart because one may be the same on all shards, such as the shared state of an agent, and another not.
+    `apart`: whether each entry is packed alone, because one may be the same on all shards, such as the shared state of
+    an agent, and another not.
     """
-    return _at_entries(partial(pack, chosen=lambda leaf: leaf.ndim == 0), tree) if on_gpu() else tree
+    pack_entry = partial(pack, chosen=lambda leaf: leaf.ndim == 0)
+    return tree if not on_gpu() else _at_entries(pack_entry, tree) if apart else pack_entry(tree)
 
 
 def unpack_scalars(tree: Any) -> Any:
     """Undo `pack_scalars`; what was packed inside of the entries before stays so."""
-    return _at_entries(_unpack, tree) if on_gpu() else tree
+    return tree if not on_gpu() else _unpack(tree) if _is_packed(tree) else _at_entries(_unpack, tree)
 
 
 def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -152,13 +154,15 @@ def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
     return tree._make(entries) if hasattr(tree, "_make") else tuple(entries)
 
 
-def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT) -> TreeT:
-    """Run `jax.lax.fori_loop`, with the scalars of its carry packed on GPUs."""
+def fori_loop(
+    start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT, apart: bool = True
+) -> TreeT:
+    """Run `jax.lax.fori_loop`, with the scalars of its carry packed on GPUs; `apart` as in `pack_scalars`."""
 
     def packed_body(i: Any, carry: Any) -> Any:
-        return pack_scalars(body(i, unpack_scalars(carry)))
+        return pack_scalars(body(i, unpack_scalars(carry)), apart)
 
-    return unpack_scalars(jax.lax.fori_loop(start, stop, packed_body, pack_scalars(first)))
+    return unpack_scalars(jax.lax.fori_loop(start, stop, packed_body, pack_scalars(first, apart)))
 
 
 def scan(

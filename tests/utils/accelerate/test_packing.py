@@ -90,6 +90,8 @@ def test_a_loop_carries_scalars_in_one_array_and_leaves_the_rest():
     assert (int(found["count"]), bool(found["on"])) == (6, False)
     # One entry of a tuple may differ between shards that share another one.
     assert [isinstance(entry, Packed) for entry in run(packing.pack_scalars, (first, 2.0))] == [True, True]
+    assert isinstance(run(packing.pack_scalars, (first, 2.0), False), Packed)
+    assert_equal(run(packing.fori_loop, 0, 3, body, first, False)["count"], found["count"])
     last, outputs = run(packing.scan, lambda carry, x: (carry + x, carry), jnp.float32(1.0), jnp.arange(3.0))
     assert float(last) == 4.0
     np.testing.assert_array_equal(outputs, [1.0, 1.0, 2.0])
