@@ -19,7 +19,10 @@ class Rates(NamedTuple):
     bytes: float  # that its memory moves
     cached_bytes: float  # that its cache moves
     cache: float  # the most bytes of a kernel that the kernel before it leaves in the cache
-    flops: float  # floating-point operations of products of matrices of float32; twice as many of bfloat16
+    # Floating-point operations of products of matrices: of float32 rounded to TF32, with twice as many of bfloat16, and
+    # of those that are computed in float32, on no matrix unit.
+    flops: float
+    exact_flops: float
 
 
 class Kernel(NamedTuple):
@@ -38,7 +41,7 @@ class Body(NamedTuple):
     collectives: int  # how many of them communicate with other devices
     transfers: int  # how many of them communicate with the host
     bytes: int  # that they read and write
-    flops: int  # floating-point operations of their products of matrices
+    own_products: int  # floating-point operations of their products of matrices
     scopes: Mapping[str, int]  # how many of the kernels were traced in each scope that is inside of the body's own
     costs: tuple[Kernel, ...] = ()  # the kernels with a predicted cost
     loops: tuple[Body, ...] = ()  # the loops in it; branches of a condition are loops of at most one trip
@@ -56,7 +59,7 @@ class Body(NamedTuple):
     @property
     def products(self) -> int:
         """Floating-point operations of the products of one run, with inner loops."""
-        return self.flops + sum((loop.trips or 1) * loop.products for loop in self.loops)
+        return self.own_products + sum((loop.trips or 1) * loop.products for loop in self.loops)
 
     @property
     def cost(self) -> float:
@@ -174,10 +177,10 @@ class _Reader:
         counts = kernels, collectives, transfers, size, flops
         return Body(label, trips, *counts, dict(scopes), tuple(costs), tuple(loops))
 
-    def _products(self, operation: _Operation, types: dict[str, str]) -> Iterator[tuple[int, bool]]:
-        """Yield the floating-point operations of each product in an operation, and whether it is one of bfloat16."""
+    def _products(self, operation: _Operation, types: dict[str, str]) -> Iterator[tuple[int, str]]:
+        """Yield the floating-point operations of each product in an operation, and their type, such as `exact`."""
         if flops := _own(operation, "flops"):
-            yield flops, "bfloat16" in operation.rest
+            yield flops, "bf16" if "bfloat16" in operation.rest else "f32"
         elif operation.opcode in ("dot", "convolution") or _CONVOLUTION.search(operation.rest):
             yield _product(operation, types)
         elif operation.opcode == "fusion":
@@ -261,27 +264,29 @@ def _own(operation: _Operation, name: str) -> int:
     return int(match[1]) * math.prod(map(int, _GRID.findall(operation.rest))) if match else 0
 
 
-def _microseconds(rates: Rates, size: int, loads: int, products: list[tuple[int, bool]]) -> float:
+def _microseconds(rates: Rates, size: int, loads: int, products: list[tuple[int, str]]) -> float:
     """Return the time of a kernel on a GPU, from its bytes, what its blocks load from the cache, and its products."""
-    flops = sum(count / (2 if half else 1) for count, half in products)
+    per_type = {"bf16": 2 * rates.flops, "exact": rates.exact_flops}
+    computing = sum(count / per_type.get(dtype, rates.flops) for count, dtype in products)
     memory = size / (rates.cached_bytes if size <= rates.cache else rates.bytes)
-    return max(memory, loads / rates.cached_bytes, flops / rates.flops)
+    return max(memory, loads / rates.cached_bytes, computing)
 
 
-def _product(operation: _Operation, types: dict[str, str]) -> tuple[int, bool]:
-    """Return two operations for each term of a product, or of a convolution, and whether its operands are bfloat16."""
+def _product(operation: _Operation, types: dict[str, str]) -> tuple[int, str]:
+    """Return two operations for each term of a product, or of a convolution, and the type of its operands."""
     arrays = [_shape(types.get(name, name)) for name in (operation.type, *operation.operands[:2])]
     result, (dtype, left), (_, right) = arrays
+    dtype = "exact" if "operand_precision={highest" in operation.rest else dtype
     if operation.opcode == "dot":
         axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.rest)
         terms = math.prod(left[int(axis)] for axis in axes[1].split(",") if axis) if axes else 1
-        return 2 * math.prod(result[1]) * terms, dtype == "bf16"
+        return 2 * math.prod(result[1]) * terms, dtype
     convolution, labels = _CONVOLUTION.search(operation.rest), re.search(r"dim_labels=\w+?_(\w+)->", operation.rest)
     # A gradient of a convolution has as many terms as the convolution itself.
     kind = convolution[1] if convolution else ""
     outputs = {"BackwardFilter": right, "BackwardInput": left}.get(kind, result[1])
     kernel = result[1] if kind == "BackwardFilter" else right
-    return 2 * math.prod(outputs) * math.prod(kernel) // kernel[labels[1].index("o") if labels else -1], dtype == "bf16"
+    return 2 * math.prod(outputs) * math.prod(kernel) // kernel[labels[1].index("o") if labels else -1], dtype
 
 
 def _shape(type_text: str) -> tuple[str, list[int]]:

@@ -38,9 +38,11 @@ class Target(NamedTuple):
         numbers = {name: float(match[1]) for name, field in _FIELDS.items() if (match := field.search(self.topology))}
         version = dict(_NUMBER.findall(_CAPABILITY.search(self.topology)[1]))  # type: ignore[index]
         capability = int(version["major"]), int(version.get("minor", 0))
-        flops = numbers["core_count"] * numbers["clock_rate_ghz"] * 1e3 * _FLOPS.get(capability, _FLOPS[9, 0])
+        clocks = numbers["core_count"] * numbers["clock_rate_ghz"] * 1e3
+        flops, exact = _FLOPS.get(capability, _FLOPS[9, 0]), 2 * numbers["fpus_per_core"]
         bandwidth = numbers["memory_bandwidth"] / 1e6
-        return Rates(0.84 * bandwidth, 1.8 * bandwidth, numbers["l2_cache_size"] / 2, 0.37 * flops)
+        cache = numbers["l2_cache_size"] / 2
+        return Rates(0.84 * bandwidth, 1.8 * bandwidth, cache, 0.37 * clocks * flops, 0.37 * clocks * exact)
 
 
 class _Gpu(NamedTuple):
@@ -120,7 +122,7 @@ _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
 _MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
 _FIELDS = {
     name: re.compile(rf"\b{name}:\s*([\d.]+)")
-    for name in ("memory_bandwidth", "l2_cache_size", "core_count", "clock_rate_ghz")
+    for name in ("memory_bandwidth", "l2_cache_size", "core_count", "fpus_per_core", "clock_rate_ghz")
 }
 _CAPABILITY, _NUMBER = re.compile(r"cuda_compute_capability\s*:?\s*\{([^}]*)\}"), re.compile(r"(\w+):\s*(\d+)")
 # Operations per clock of a core's matrix units in TF32, by compute capability; a GeForce of 8.9 has half.

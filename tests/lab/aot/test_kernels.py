@@ -99,18 +99,20 @@ def test_kernels_of_a_gpu_take_as_long_as_their_bytes_or_products_and_those_of_a
     """Of 16 runs each: 64 bytes of the slice, 64 of the sum, 100 of the copy and 68 of the fusion."""
     named = 'f32[8]{0} all-reduce(%row), metadata={op_name="jit(train)/while/body/vmap(rollout)/while/body/add"},'
     text = BY_HAND.replace("f32[8]{0} all-reduce(%row),", named)
-    rates = Rates(bytes=4.0, cached_bytes=8.0, cache=64, flops=2.0)
+    rates = Rates(bytes=4.0, cached_bytes=8.0, cache=64, flops=2.0, exact_flops=1.0)
     (outer,) = read_program(text, rates).loops
     kernels = {kernel.origin: (times, kernel.cost) for times, kernel in outer.repeated()}
     assert kernels["slice"] == kernels["rollout/add"] == (16, 16 * 64 / 8)
     assert kernels["start"] == (16, 16 * 100 / 4)
     # Of the branch, the sum reads a number twice and writes one, the call reads one and writes one.
     assert outer.cost == 16 * (8.0 + 8.0 + 25.0 + 17.0) + (12 + 8) / 8
-    # A product of 3 x 8 and 8 x 4 in the fusion: two operations for each term, in bfloat16 at twice the rate.
-    for dtype, cost in (("f32", 96.0), ("bf16", 48.0)):
+    # A product of 3 x 8 and 8 x 4 in the fusion: two operations for each term, in bfloat16 at twice the rate, and where
+    # it is exact at that of the other units.
+    exact = ", operand_precision={highest,highest}"
+    for dtype, precision, cost in (("f32", "", 96.0), ("bf16", "", 48.0), ("f32", exact, 192.0)):
         product = f"""  %left = {dtype}[3,8]{{1,0}} constant(0)
   %right = {dtype}[8,4]{{1,0}} constant(0)
-  %dot.1 = f32[3,4]{{1,0}} dot(%left, %right), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  %dot.1 = f32[3,4]{{1,0}} dot(%left, %right), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{precision}
   ROOT %dus"""
         (outer,) = read_program(text.replace("  ROOT %dus", product), rates).loops
         assert {kernel.origin: kernel.cost / 16 for _, kernel in outer.repeated()}["written"] == cost

@@ -70,6 +70,7 @@ def test_a_run_gets_the_part_of_a_gpu_that_jax_reserves(monkeypatch):
 def test_the_rates_of_a_gpu_follow_from_its_description(tmp_path):
     """132 cores at 1.98 GHz with 2048 operations of TF32 per clock; an A100 has 108, 1.41 and 1024, and minor 0."""
     assert targets.find_target("h200").rates.flops == pytest.approx(0.37 * 132 * 1.98e3 * 2048)
+    assert targets.find_target("h200").rates.exact_flops == pytest.approx(0.37 * 132 * 1.98e3 * 256)
     a100 = targets.find_target("a100")
     file = tmp_path / "a100.txtpb"
     file.write_text(a100.topology.replace("{ major: 8 minor: 0 }", "{ major: 8 }"))
