@@ -69,8 +69,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure the requested scenarios and print a table."""
     asked = parse_arguments()
-    # The suites themselves and mctx are installed beside us.
-    pythons = {"suite": Path(sys.executable), "mctx": Path(sys.executable)} | find_peers(asked.peers)
+    # The suites themselves, brax's trainer and mctx are installed beside us.
+    pythons = dict.fromkeys(("suite", "brax", "mctx"), Path(sys.executable)) | find_peers(asked.peers)
     if asked.scenarios == ["accelerator"]:
         pythons.pop("sbx", None)  # installed for CPUs
     on_cpu = query_device()["platform"] == "cpu"

@@ -31,6 +31,28 @@ PPO_PHYSICS = (
     *("+experiment=_ppo_brax", "env.auto_reset=cached", "arch.total_num_envs=4096", "arch.total_timesteps=4e6"),
     *("system.rollout_length=16", "system.num_minibatches=32"),
 )
+# brax's own PPO with the same numbers.
+BRAX_PPO = {
+    "rollouts": 1,  # of each environment between two updates
+    "num_eval_envs": 128,
+    "create": {"num_envs": 4096, "total_timesteps": 4_000_000},
+    "network": {"policy_hidden_layer_sizes": [256, 256], "value_hidden_layer_sizes": [256, 256]},
+    "train": {
+        **{"unroll_length": 16, "num_minibatches": 32, "num_updates_per_batch": 4, "normalize_observations": True},
+        **{"learning_rate": 3e-4, "discounting": 0.97, "gae_lambda": 0.95, "entropy_cost": 0.01, "max_grad_norm": 0.5},
+    },
+}
+# What Playground publishes for CheetahRun.
+PLAYGROUND_PPO = ("+experiment=_playground_control", "env.auto_reset=cached", "arch.total_timesteps=2e6")
+BRAX_PLAYGROUND_PPO = BRAX_PPO | {
+    "rollouts": 16,
+    "create": {"num_envs": 2048, "total_timesteps": 2_000_000},
+    "network": {"policy_hidden_layer_sizes": [32] * 4, "value_hidden_layer_sizes": [256] * 5},
+    "train": {
+        **{"unroll_length": 30, "num_minibatches": 32, "num_updates_per_batch": 16, "normalize_observations": True},
+        **{"learning_rate": 1e-3, "discounting": 0.995, "entropy_cost": 0.01, "reward_scaling": 10.0},
+    },
+}
 REJAX_PPO = {
     "env": "CartPole-v1",
     "num_envs": 4,
@@ -230,9 +252,18 @@ SCENARIOS = {
         on_cpu=False,
     ),
     **{
-        f"ppo_{suite}": Scenario((*PPO_PHYSICS, f"env={suite}/{task}"), on_cpu=False)
-        for suite, task in {"brax": "ant", "playground": "cheetah_run"}.items()
+        f"ppo_{suite}": Scenario(
+            (*PPO_PHYSICS, f"env={suite}/{task}"),
+            peers={"brax": BRAX_PPO | {"suite": suite, "name": name}},
+            on_cpu=False,
+        )
+        for suite, task, name in (("brax", "ant", "ant"), ("playground", "cheetah_run", "CheetahRun"))
     },
+    "ppo_playground_recipe": Scenario(
+        PLAYGROUND_PPO,
+        peers={"brax": BRAX_PLAYGROUND_PPO | {"suite": "playground", "name": "CheetahRun"}},
+        on_cpu=False,
+    ),
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 2.0)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.15)),
     # Sections of the page name these, and those of pixels.
@@ -377,7 +408,7 @@ GROUPS = {
     for group, prefix in {"suites": "steps_", "host": "host_"}.items()
 } | {
     "accelerator": (
-        *("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac"),
+        *("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "ppo_playground_recipe", "sac"),
         *("dqn_4096", "sac_256", "pqn_512"),
     ),
     "arms": ("ppo_4096", "pqn_512", "population_256", "ppo_brax", "dqn_4096"),
