@@ -36,6 +36,7 @@ from stoix_like.systems.parts.normalizer import (
     make_return_scaler,
 )
 from stoix_like.systems.parts.optimiser import LossFn, gradient_step, make_optimiser
+from stoix_like.systems.parts.symmetry import Symmetry, make_mirror
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Replay, make_replay
@@ -177,11 +178,12 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
     """Build the attributes of an `OffPolicyActorCritic`."""
+    mirror = make_mirror(config.find_part(Symmetry), spec)
     network, normalizes = spec.networks.actor_network, config.normalisation.normalize_observations
     return {
         "config": config,
         "axes": spec.axes,
-        "replay": make_replay(config.replay, spec, config.gamma, config.reward_scale),
+        "replay": mirror.replay(make_replay(config.replay, spec, config.gamma, config.reward_scale)),
         "normalizer": make_normalizer(normalizes, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data),
         "returns": make_return_scaler(config.normalisation, config.gamma, config.reward_scale, spec.axes, spec.data),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),

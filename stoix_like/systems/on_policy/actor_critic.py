@@ -36,6 +36,7 @@ from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Transform, make_optimiser
 from stoix_like.systems.parts.state import get_part, with_part
+from stoix_like.systems.parts.symmetry import Mirror, Symmetry, make_mirror
 from stoix_like.systems.parts.teacher import Kickstarting, Lessons, make_lessons
 from stoix_like.utils.jax_utils import explained_variance, standardize
 from stoix_like.utils.training import join_optimisers
@@ -81,6 +82,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     exploration: Exploration
     intrinsic: Intrinsic
     lessons: Lessons
+    mirror: Mirror
     advantages: Advantages
     num_policies: int
 
@@ -146,7 +148,11 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         advantage = self.standardize(advantage, (True, "batch"))
         count, lesson = self.lessons.ask(get_part(shared, TEACHER), trajectory.transitions.observation, key)
         shared = with_part(shared, TEACHER, count)
-        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target, lesson)
+        normalize = partial(self.normalizer.apply, shared.statistics)
+        image = self.mirror.images(trajectory.transitions.observation, steps.action, normalize)
+        batch = OnPolicyTransition(
+            values.obs, steps.action, steps.extras, values.v_tm1, advantage, target, lesson, image
+        )
         local = with_part(local._replace(critic_hidden_state=critic_state), INTRINSIC, memory)
         examples = self.networks.examples(shared.params, batch, values)
         return Agent(with_part(shared, INTRINSIC, intrinsic), local), examples, metrics
@@ -204,5 +210,6 @@ def make_parts(
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
         "intrinsic": make_intrinsic(config.find_part(IntrinsicReward), config, spec),
         "lessons": make_lessons(config.find_part(Kickstarting), spec),
+        "mirror": make_mirror(config.find_part(Symmetry), spec),
         "num_policies": num_policies,
     }

@@ -162,3 +162,4 @@ class OnPolicyTransition(NamedTuple):
     advantage: jax.Array  # advantage of the action
     target: jax.Array  # value target
     lesson: PyTree = ()  # what a teacher says about `obs`
+    image: PyTree = ()  # the mirror image of `obs`

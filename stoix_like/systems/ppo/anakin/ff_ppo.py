@@ -34,6 +34,7 @@ from stoix_like.systems.parts.kl_rate import FIXED, RATE, KLRate, LearningRate, 
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.systems.parts.state import get_part, with_part
+from stoix_like.systems.parts.symmetry import PolicySymmetry
 from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss_per_example, ppo_clip_loss_per_example
@@ -58,20 +59,18 @@ class Config(SystemConfig):
     clip_eps: Annotated[float, above(0.0)]  # clip range of the probability ratio and of the value change
     final_clip_eps: Annotated[float | None, at_least(0.0)] = None  # clip range at the end of the run
     clip_value: bool  # whether the value change is clipped
-    # Divergence from the behaviour policy that an update aims at, in nats; None for no limit.
-    target_kl: Annotated[float | None, above(0.0)] = None
+    target_kl: Annotated[float | None, above(0.0)] = None  # divergence that an update aims at, in nats; None: no limit
     ent_coef: Annotated[float, at_least(0.0)]  # weight of the entropy bonus
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None  # weight of the entropy bonus at the end of the run
     vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
     normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
     normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
-    # Whether advantages are standardised to mean 0 and deviation 1.
-    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
-    # Whether V-trace corrects values and advantages where the behaviour policy is not the current one, as with Sebulba.
-    vtrace: bool = False
+    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]  # to mean 0 and deviation 1
+    vtrace: bool = False  # whether V-trace corrects values and advantages for the lag of the behaviour policy
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
+    symmetry: PolicySymmetry
 
     @property
     def ignores_lag(self) -> bool:
@@ -118,7 +117,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         self, params: ActorCriticParams, behaviour: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
     ) -> Loss:
         """Compute the policy loss, the value loss and the entropy bonus (equation 9)."""
-        batch = self.networks.arrange(batch)
+        batch = self.mirror.join(self.networks.arrange(batch))
         pi, value = self.networks.both(params, batch.obs)
         policy_loss, others = self.policy_loss(pi, behaviour, batch)
         others |= self.rate.measure(pi, lambda: self.networks.policy(behaviour.params, batch.obs))
@@ -126,7 +125,8 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         value_loss, entropy = self.value_loss(value, batch), pi.entropy(seed=key)
         metrics = means({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **others})
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
-        return self.lessons.add(loss - self.config.ent_coef * metrics["entropy"], metrics, pi, batch.lesson)
+        loss -= self.config.ent_coef * metrics["entropy"]
+        return self.mirror.add(*self.lessons.add(loss, metrics, pi, batch.lesson), pi, batch)
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.

@@ -1,0 +1,175 @@
+"""Learning with a symmetry of the task: mirror images of what the agent experienced, and a loss of asymmetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Metrics, Observation, PyTree, SystemSpec
+from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError
+from stoix_like.schema import Part, above
+from stoix_like.systems.parts.action_vectors import clip_to_bounds, unit
+from stoix_like.user_code import import_object, refusing
+from stoix_like.utils.jax_utils import merge_leading_dims, select_members
+from stoix_like.utils.replay import Batch, Replay
+
+_KEY = "system.symmetry"
+_FORM = "it must be a function (observation, action) -> (observation, action) of one example that undoes itself"
+# Examples that a symmetry is checked on.
+_EXAMPLES = 64
+# Beyond the numbers of the keys that others split off.
+_STREAM = 2**31 - 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symmetry(Part):
+    """A symmetry of the task."""
+
+    symmetry: str | None = None  # import path of a function that mirrors an observation and an action; None: off
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Refuse recurrent networks, whose states have no known mirror image."""
+        if self.symmetry is not None and any(head.recurrent for head in config.network_heads.values()):
+            raise ConfigError(
+                f"{_KEY}={self.symmetry}: states of recurrent networks have no known mirror image: use null, or a"
+                " feed-forward system"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySymmetry(Symmetry):
+    """A symmetry of the task that the policy should have."""
+
+    # Weight of the squared distance between the actions in mirrored states; None: off.
+    symmetry_coef: Annotated[float | None, above(0.0)] = None
+
+    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
+        """Refuse keys without effect, and a divergence that would include the asymmetry of the behaviour policy."""
+        super().check(config, num_envs, num_shards)
+        if self.symmetry is None:
+            if self.symmetry_coef is not None:
+                raise ConfigError(f"system.symmetry_coef={self.symmetry_coef} has no effect without {_KEY}: use null")
+        elif config.target_kl is not None:
+            raise ConfigError(
+                f"system.target_kl={config.target_kl} would count the asymmetry of the policy as a divergence, with"
+                f" {_KEY}={self.symmetry}: use system.desired_kl"
+            )
+
+
+class Mirror(NamedTuple):
+    """Functions of a symmetry; identities without one."""
+
+    # `(replay) -> replay`, which returns half of its samples as their mirror images.
+    replay: Callable[[Replay], Replay] = lambda replay: replay
+    # `(raw observation [T, N, ...], action, normalise) -> observation`, the normalised mirror images.
+    images: Callable[..., PyTree] = lambda observation, action, normalize: ()
+    join: Callable[[Any], Any] = lambda minibatch: minibatch  # appends the mirror images to a minibatch: `[2 B]`
+    # `(loss, metrics, pi, joined minibatch) -> (loss, metrics)`, with the asymmetry of the policy.
+    add: Callable[..., tuple[jax.Array, Metrics]] = lambda loss, metrics, pi, minibatch: (loss, metrics)
+
+
+def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
+    """Build the functions of a symmetry, which is imported and checked when the program is traced.
+
+    Half of what a replay buffer returns is replaced by its mirror image, as if the buffer held all images, too.
+    Minibatches of rollouts are joined by theirs (DUP of Abdolhosseini et al. 2019, "On learning symmetric locomotion").
+    An image has the log-probability, the advantage and the target of its original: it is a step of the mirrored
+    behaviour policy, so the probability ratio is exact (Mittal et al. 2024, arXiv:2403.04359, section III). The loss is
+
+        L = symmetry_coef E[|pi(s) - M_a pi(M_o s)|^2]
+
+    of the modes of the policy in half ranges, or of the probabilities of discrete actions. Source: Yu, Turk & Liu 2018,
+    "Learning symmetric and low-energy locomotion", arXiv:1801.08093, section 5.2.
+    """
+    if config is None or config.symmetry is None:
+        return Mirror()
+    mirror, coef = partial(_mirror, config.symmetry, spec), getattr(config, "symmetry_coef", None)
+
+    def sample(replay: Replay, state: Any, key: jax.Array, *exponent: Any) -> Batch:
+        batch = replay.sample(state, key, *exponent)
+        observation, action = mirror(batch.observation, batch.action)
+        following, after = mirror(batch.next_observation, batch.next_action[0] if batch.next_action else batch.action)
+        next_action = (after, batch.next_action[1]) if batch.next_action else None
+        image = batch._replace(
+            observation=observation, action=action, next_observation=following, next_action=next_action
+        )
+        is_image = jax.random.bernoulli(jax.random.fold_in(key, _STREAM), 0.5, batch.reward.shape)
+        return select_members(image, batch, is_image)
+
+    def images(observation: Observation, action: jax.Array, normalize: Callable[[Observation], Observation]) -> PyTree:
+        rows = jax.tree.map(lambda x: merge_leading_dims(x, 2), (observation, action))
+        image, _ = mirror(*rows)
+        return normalize(jax.tree.map(lambda x, like: x.reshape(like.shape), image, observation))
+
+    def join(batch: Any) -> Any:
+        _, action = mirror(batch.obs, batch.action)
+        lesson = batch.lesson and (mirror(batch.obs, batch.lesson[0])[1], batch.lesson[1])
+        image = batch._replace(obs=batch.image, action=action, lesson=lesson, image=())
+        return jax.tree.map(lambda *pair: jnp.concatenate(pair), batch._replace(image=()), image)
+
+    def add(loss: jax.Array, metrics: Metrics, pi: Any, batch: Any) -> tuple[jax.Array, Metrics]:
+        if coef is None:
+            return loss, metrics
+        distance = _asymmetry(mirror, spec.action_space, pi, jax.tree.map(lambda x: jnp.split(x, 2)[0], batch.obs))
+        return loss + coef * distance, metrics | {"asymmetry": distance}
+
+    return Mirror(lambda replay: replay._replace(sample=partial(sample, replay)), images, join, add)
+
+
+def _mirror(path: str, spec: SystemSpec, observation: Observation, action: jax.Array) -> tuple[Observation, jax.Array]:
+    """Mirror examples `[B, ...]`, by a function that proves to be a symmetry of elements of the spaces."""
+    function = import_object(path, _KEY, _FORM)
+    with refusing(f"{_KEY}={path} failed", _FORM):
+        with jax.ensure_compile_time_eval():
+            fault = _fault(jax.vmap(function), spec, observation)
+        if fault is not None:
+            raise ConfigError(f"{_KEY}={path} {fault}: {_FORM}")
+        return jax.vmap(function)(observation, action)
+
+
+def _fault(mirror: Callable[..., Any], spec: SystemSpec, like: Observation) -> str | None:
+    """Return what keeps a function of examples from being a symmetry; None if nothing does."""
+    keys = jax.random.split(jax.random.key(0), _EXAMPLES)
+    views, action = jax.vmap(spec.observation_space.sample)(keys), jax.vmap(spec.action_space.sample)(keys)
+    zeros = jax.tree.map(lambda x: jnp.zeros((_EXAMPLES, *x.shape[1:]), x.dtype), like)
+    mask = None if like.action_mask is None else jax.random.bernoulli(keys[0], 0.5, zeros.action_mask.shape)
+    observation = zeros._replace(agent_view=views, action_mask=mask)
+    image = mirror(observation, action)
+    types = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (image, (observation, action))]
+    if types[0] != types[1]:
+        return "changes the structure, shapes or dtypes"
+    if not _equal(mirror(*image), (observation, action)):
+        return "does not undo itself"
+    if not (_equal(mirror(zeros, action)[1], image[1]) and _equal(mirror(observation, action[::-1])[0], image[0])):
+        return "mirrors an action by the observation, or the other way round"
+    if not _equal(clip_to_bounds(spec.action_space, image[1]), image[1]):
+        return "mirrors actions out of their space"
+    if mask is not None and isinstance(spec.action_space, Discrete):
+        rows = jnp.arange(_EXAMPLES)
+        if not _equal(mask[rows, action], image[0].action_mask[rows, image[1]]):
+            return "mirrors the action mask in another way than actions"
+    return None
+
+
+def _equal(tree: PyTree, other: PyTree) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(lambda x, y: np.allclose(x, y, rtol=1e-5, atol=1e-5), tree, other)))
+
+
+def _asymmetry(mirror: Callable[..., Any], space: Any, pi: Any, observation: Observation) -> jax.Array:
+    """Return the squared distance between the policy and its mirror image, for observations and then their images."""
+    if isinstance(space, Discrete):
+        here, there = jnp.split(pi.probs, 2)
+        actions = jnp.broadcast_to(jnp.arange(space.n), here.shape)
+        order = jax.vmap(lambda action: mirror(observation, action)[1], 1, 1)(actions)
+        errors = here - jnp.take_along_axis(there, order, -1)
+    else:
+        here, there = jnp.split(pi.mode(), 2)
+        errors = ((here - mirror(observation, there)[1]) / unit(space)[None]).reshape(len(here), -1)
+    return jnp.mean(jnp.sum(jnp.square(errors), axis=-1))
