@@ -41,20 +41,21 @@ _NAMES = {
     "callbacks": ("stoix_like.callbacks.StopAtReturn", "stoix_like.callbacks.StopWithoutImprovement"),
 }
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
-# Import paths of functions, see `stoix_like.envs.suites.pgx` and `stoix_like.envs.randomization`, but for these.
+# Import paths of functions, see `envs.suites.pgx`, `envs.randomization` and `envs.symmetries`, but for these.
 _OPPONENTS = ("env.kwargs.opponent", "env.eval_opponent")
-_FUNCTIONS = (*_OPPONENTS, "env.randomization")
+_FUNCTIONS = (*_OPPONENTS, "env.randomization", "system.symmetry")
 # An environment that is passed from Python is never imported.
 _HARMLESS = (
     ("env._target_", ""),
     *((key, name) for key in _OPPONENTS for name in ("random", "self")),
     *(("env.randomization", value) for value in (None, "registered")),
+    ("system.symmetry", None),
 )
 _MIRROR = "checkpoint.mirror"
 SOURCES = ("system.teacher", "arch.init_from", "arch.resume_from")
 """Keys of runs that training reads, which may be on another machine."""
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
-_SYSTEMS = "stoix_like.systems"
+_SYSTEMS, _SYMMETRIES = "stoix_like.systems", "stoix_like.envs.symmetries"
 
 
 class _Record(NamedTuple):
@@ -123,7 +124,7 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _is_below(value, _SYSTEMS)):
             yield f"{key}={value} is imported when the run is loaded, but only {_SYSTEMS} is trusted"
-        elif key in _FUNCTIONS:
+        elif key in _FUNCTIONS and not _is_below(value, _SYMMETRIES):
             yield f"{key}={value} is imported when the run is loaded, but no function of this kind is trusted"
         elif names[0] == "env" and isinstance(value, str) and ":" in value:
             yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"

@@ -4,6 +4,7 @@ from stoix_like.errors import ConfigError
 from support.set_ups import setup_of
 
 BOX = "env=probe/continuous_policy"
+MIRROR = "system.symmetry=stoix_like.envs.symmetries.cartpole"
 KL = "system.desired_kl=0.01 system.decay_learning_rates=false"
 SEQUENCES = "arch.total_num_envs=4 arch.num_devices=1 system.rollout_length=8"
 UNROLLED = "env=gymnax/cartpole system.unroll_steps=3 system.n_step=2 system.total_batch_size=8 arch.total_num_envs=8"
@@ -22,6 +23,9 @@ REFUSED = [
     ("ppo/ff_ppo", f"{KL} system.target_kl=0.02", "system.desired_kl and system.target_kl .* set one of them to null"),
     ("ppo/ff_ppo", f"{KL} system.min_lr=0.1", "min_lr=0.1 must not exceed system.max_lr=0.01"),
     ("ppo/ff_ppo_penalty", KL, "system.adapt_kl_coef=true and system.desired_kl .* use system.adapt_kl_coef=false"),
+    ("ppo/ff_ppo", "system.symmetry_coef=1", "symmetry_coef=1.0 has no effect without system.symmetry: use null"),
+    ("ppo/ff_ppo", f"{MIRROR} system.target_kl=0.02", "target_kl=0.02 would count .* use system.desired_kl"),
+    ("ppo/rec_ppo", f"{SEQUENCES} +{MIRROR}", "symmetry=.*: states of recurrent networks have no known mirror image"),
     ("ppo/rec_ppo", f"{SEQUENCES} system.sequence_length=3", "sequence_length=3 must divide .*=8: .* null"),
     ("ppo/rec_ppo", f"{SEQUENCES} system.num_minibatches=8", "num_minibatches=8 must divide the 4 .* a divisor of 4"),
     ("q_learning/ff_c51", "network=mlp_dqn", "DiscreteQNetworkHead has no num_atoms"),

@@ -1,0 +1,178 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Axes, Observation, SystemSpec
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.errors import ConfigError
+from stoix_like.networks.distributions import Categorical, Deterministic
+from stoix_like.run.programs.functions import run_programs
+from stoix_like.systems.on_policy.networks import OnPolicyTransition
+from stoix_like.systems.parts.symmetry import PolicySymmetry, make_mirror
+from stoix_like.utils.replay import Batch, Replay
+from support.compiled import run
+from support.set_ups import setup_of
+
+FORCE, PUSH = Box(-2.0, 2.0, (1,)), Discrete(2)
+PENDULUM, CARTPOLE = "stoix_like.envs.symmetries.pendulum", "stoix_like.envs.symmetries.cartpole"
+
+
+def mirror_of(path, view, action_space, coef=None):
+    spec = SystemSpec(view, action_space, SimpleNamespace(), Axes(), 4, 2, 1, True)
+    return make_mirror(PolicySymmetry(symmetry=path, symmetry_coef=coef), spec)
+
+
+def pendulum(coef=None):
+    return mirror_of(PENDULUM, Box(-1.0, 1.0, (3,)), FORCE, coef)
+
+
+def cartpole(coef=None):
+    return mirror_of(CARTPOLE, Box(-1.0, 1.0, (4,)), PUSH, coef)
+
+
+def views(*rows):
+    return Observation(jnp.asarray(rows, jnp.float32))
+
+
+def identity(observation):
+    return observation
+
+
+def images(mirror, observation, action):
+    """Return the images of raw observations of a rollout `[T, N]`, which are not normalised."""
+    return jax.jit(lambda observation: mirror.images(observation, action, identity))(observation)
+
+
+def minibatch(obs, action, image, lesson=()):
+    numbers = jnp.arange(1.0, 1.0 + len(action))
+    return OnPolicyTransition(obs, action, -numbers, (), 10 * numbers, 20 * numbers, lesson, image)
+
+
+def test_half_of_the_samples_are_images():
+    """Row i has the angle i and the successor 10 i: sine, velocity and force change their signs together."""
+    rows = jnp.arange(1.0, 401.0)
+
+    def sample(state, key, exponent=1.0):
+        view, after = (jnp.stack([x, x, -x], -1) for x in (rows, 10 * rows))
+        known = jnp.ones(400, bool)
+        return Batch(
+            Observation(view), rows[:, None], rows, rows, Observation(after), rows, None, (2 * rows[:, None], known)
+        )
+
+    replay = pendulum().replay(Replay(None, None, sample, None, None))
+    batch = run(replay.sample, (), jax.random.key(0))
+    sign = np.asarray(batch.action[:, 0] / rows)
+    # The mean of 400 fair signs, of deviation 1/20.
+    assert set(sign) == {-1.0, 1.0}
+    assert abs(sign.mean()) < 0.2
+    want = np.stack([np.ones(400), sign, -sign], -1) * rows[:, None]
+    np.testing.assert_array_equal(batch.observation.agent_view, want)
+    np.testing.assert_array_equal(batch.next_observation.agent_view, 10 * want)
+    np.testing.assert_array_equal(batch.next_action[0][:, 0], 2 * sign * rows)
+    np.testing.assert_array_equal(batch.reward, rows)
+
+
+def test_images_are_mirrored_before_they_are_normalised():
+    """Of the mean 1: a sine of 3 becomes -3, and then -4."""
+    shift = lambda observation: observation._replace(agent_view=observation.agent_view - 1.0)  # noqa: E731
+    steps = Observation(jnp.asarray([[[2.0, 3.0, 4.0]]]))
+    images = run(lambda steps: pendulum().images(steps, jnp.zeros((1, 1, 1)), shift), steps)
+    np.testing.assert_array_equal(images.agent_view, [[[1.0, -4.0, -5.0]]])
+
+
+def test_minibatches_are_joined_by_images_with_the_numbers_of_their_originals():
+    """The image of the view is passed as it is; force and lesson are mirrored."""
+    lesson = jnp.asarray([[0.5], [1.0]]), jnp.asarray([3.0, 4.0])
+    batch = minibatch(views([1, 2, 3], [4, 5, 6]), jnp.asarray([[1.0], [-2.0]]), views([7, 8, 9], [0, 0, 0]), lesson)
+    joined = run(pendulum().join, batch)
+    np.testing.assert_array_equal(joined.obs.agent_view, [[1, 2, 3], [4, 5, 6], [7, 8, 9], [0, 0, 0]])
+    np.testing.assert_array_equal(joined.action[:, 0], [1, -2, -1, 2])
+    np.testing.assert_array_equal(joined.log_prob, [-1, -2, -1, -2])
+    np.testing.assert_array_equal(joined.advantage, [10, 20, 10, 20])
+    np.testing.assert_array_equal(joined.lesson[0][:, 0], [0.5, 1, -0.5, -1])
+    np.testing.assert_array_equal(joined.lesson[1], [3, 4, 3, 4])
+
+
+def test_masks_are_permuted_with_actions():
+    observation = Observation(jnp.ones((1, 4)), jnp.asarray([[True, False]]))
+    image = images(cartpole(), jax.tree.map(lambda x: x[None], observation), jnp.zeros((1, 1), jnp.int32))
+    np.testing.assert_array_equal(image.action_mask, [[[False, True]]])
+
+
+def test_the_loss_is_the_distance_of_modes_in_half_ranges():
+    """Forces 1 and, mirrored, 0.5, whose image is -0.5: (1.5 / 2)^2; 2 and -2 are symmetric. The mean is halved."""
+    batch = run(
+        pendulum().join, minibatch(views([1, 2, 3], [1, 0, 0]), jnp.zeros((2, 1)), views([1, -2, -3], [1, 0, 0]))
+    )
+    policy = Deterministic(jnp.asarray([[1.0], [2.0], [0.5], [-2.0]]))
+    loss, metrics = run(pendulum(4.0).add, jnp.asarray(1.0), {}, policy, batch)
+    np.testing.assert_allclose(metrics["asymmetry"], 0.5 * 0.75**2)
+    np.testing.assert_allclose(loss, 1.0 + 4.0 * 0.5 * 0.75**2)
+
+
+def test_the_loss_of_discrete_actions_is_the_distance_of_probabilities():
+    """(3/4, 1/4) and, mirrored, (3/5, 2/5), whose image is (2/5, 3/5): 2 x 0.35^2."""
+    batch = run(cartpole().join, minibatch(views([1, 2, 3, 4]), jnp.zeros(1, jnp.int32), views([-1, -2, -3, -4])))
+    policy = Categorical(probs=jnp.asarray([[0.75, 0.25], [0.6, 0.4]]))
+    _, metrics = run(cartpole(1.0).add, jnp.asarray(0.0), {}, policy, batch)
+    np.testing.assert_allclose(metrics["asymmetry"], 2 * 0.35**2, rtol=1e-6)
+
+
+def test_without_a_symmetry_nothing_changes():
+    for config in (None, PolicySymmetry()):
+        mirror = make_mirror(config, None)
+        replay, batch = Replay(*[object()] * 5), object()
+        assert mirror.replay(replay) is replay
+        assert mirror.join(batch) is batch
+        assert mirror.images(batch, None, None) == ()
+        assert mirror.add(1.0, {}, None, batch) == (1.0, {})
+
+
+FAULTS = {
+    "changes the structure": lambda o, a: (o._replace(agent_view=o.agent_view[:2]), a),
+    "does not undo itself": lambda o, a: (o._replace(agent_view=o.agent_view[jnp.asarray([1, 2, 0])]), a),
+    "by the observation": lambda o, a: (o, jnp.where(o.agent_view[0] > 0.0, a, -a)),
+    "out of their space": lambda o, a: (o, 4.0 - a),
+    "failed .*": lambda o, a: (o, a.shape[3]),
+    "cannot be imported": None,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_no_symmetry_is_refused(monkeypatch, fault):
+    module = ModuleType("faulty")
+    if FAULTS[fault] is not None:
+        module.swap = FAULTS[fault]
+    monkeypatch.setitem(sys.modules, "faulty", module)
+    mirror = mirror_of("faulty.swap", Box(-1.0, 1.0, (3,)), FORCE)
+    with pytest.raises(ConfigError, match=rf"system.symmetry=faulty.swap .*{fault}.*: it must be a function"):
+        images(mirror, Observation(jnp.ones((2, 2, 3))), jnp.ones((2, 2, 1)))
+
+
+def test_masks_that_are_mirrored_otherwise_are_refused(monkeypatch):
+    module = ModuleType("faulty")
+    module.swap = lambda o, a: (o._replace(agent_view=-o.agent_view), 1 - a)
+    monkeypatch.setitem(sys.modules, "faulty", module)
+    steps = Observation(jnp.ones((2, 2, 4)), jnp.ones((2, 2, 2), bool))
+    mirror = mirror_of("faulty.swap", Box(-1.0, 1.0, (4,)), PUSH)
+    with pytest.raises(ConfigError, match="mirrors the action mask in another way than actions"):
+        images(mirror, steps, jnp.ones((2, 2), jnp.int32))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "system=ppo/ff_ppo system.symmetry_coef=1 system.normalize_observations=true",
+        "system=sac/ff_sac system.normalize_observations=true",
+        "system=ddpg/ff_td3_c51 system.n_step=3",
+    ],
+)
+def test_training_takes_a_symmetry_and_refuses_another_one_before_it_compiles(options):
+    overrides = [*options.split(), "env=gymnax/pendulum"]
+    list(run_programs(setup_of(*overrides, f"system.symmetry={PENDULUM}")))
+    with pytest.raises(ConfigError, match="symmetries.ant changes the structure, shapes or dtypes"):
+        list(run_programs(setup_of(*overrides, "system.symmetry=stoix_like.envs.symmetries.ant")))
