@@ -16,7 +16,6 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, above
 from stoix_like.systems.parts.action_vectors import clip_to_bounds, unit
-from stoix_like.user_code import import_object, refusing
 from stoix_like.utils.jax_utils import merge_leading_dims, select_members
 from stoix_like.utils.replay import Batch, Replay
 
@@ -125,6 +124,8 @@ def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
 
 def _mirror(path: str, spec: SystemSpec, observation: Observation, action: jax.Array) -> tuple[Observation, jax.Array]:
     """Mirror examples `[B, ...]`, by a function that proves to be a symmetry of elements of the spaces."""
+    from stoix_like.user_code import import_object, refusing  # systems without a symmetry start without it
+
     function = import_object(path, _KEY, _FORM)
     with refusing(f"{_KEY}={path} failed", _FORM):
         with jax.ensure_compile_time_eval():
