@@ -23,7 +23,6 @@ REFUSED = [
     ("ppo/ff_ppo", f"{KL} system.target_kl=0.02", "system.desired_kl and system.target_kl .* set one of them to null"),
     ("ppo/ff_ppo", f"{KL} system.min_lr=0.1", "min_lr=0.1 must not exceed system.max_lr=0.01"),
     ("ppo/ff_ppo_penalty", KL, "system.adapt_kl_coef=true and system.desired_kl .* use system.adapt_kl_coef=false"),
-    ("ppo/ff_ppo", "system.symmetry_coef=1", "symmetry_coef=1.0 has no effect without system.symmetry: use null"),
     ("ppo/ff_ppo", f"{MIRROR} system.target_kl=0.02", "target_kl=0.02 would count .* use system.desired_kl"),
     ("ppo/rec_ppo", f"{SEQUENCES} +{MIRROR}", "symmetry=.*: states of recurrent networks have no known mirror image"),
     ("ppo/rec_ppo", f"{SEQUENCES} system.sequence_length=3", "sequence_length=3 must divide .*=8: .* null"),

@@ -1,21 +1,21 @@
-"""Learning with a symmetry of the task: mirror images of what the agent experienced, and a loss of asymmetry."""
+"""Learning with a symmetry of the task: mirror images of what the agent experienced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Metrics, Observation, PyTree, SystemSpec
+from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.schema import Part, above
-from stoix_like.systems.parts.action_vectors import clip_to_bounds, unit
+from stoix_like.schema import Part
+from stoix_like.systems.parts.action_vectors import clip_to_bounds
 from stoix_like.utils.jax_utils import merge_leading_dims, select_members
 from stoix_like.utils.replay import Batch, Replay
 
@@ -34,28 +34,15 @@ class Symmetry(Part):
     symmetry: str | None = None  # import path of a function that mirrors an observation and an action; None: off
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse recurrent networks, whose states have no known mirror image."""
-        if self.symmetry is not None and any(head.recurrent for head in config.network_heads.values()):
+        """Refuse states without a known mirror image, and a limit that would count the asymmetry of the policy."""
+        if self.symmetry is None:
+            return
+        if any(head.recurrent for head in config.network_heads.values()):
             raise ConfigError(
                 f"{_KEY}={self.symmetry}: states of recurrent networks have no known mirror image: use null, or a"
                 " feed-forward system"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicySymmetry(Symmetry):
-    """A symmetry of the task that the policy should have."""
-
-    # Weight of the squared distance between the actions in mirrored states; None: off.
-    symmetry_coef: Annotated[float | None, above(0.0)] = None
-
-    def check(self, config: Any, num_envs: int, num_shards: int) -> None:
-        """Refuse keys without effect, and a divergence that would include the asymmetry of the behaviour policy."""
-        super().check(config, num_envs, num_shards)
-        if self.symmetry is None:
-            if self.symmetry_coef is not None:
-                raise ConfigError(f"system.symmetry_coef={self.symmetry_coef} has no effect without {_KEY}: use null")
-        elif config.target_kl is not None:
+        if getattr(config, "target_kl", None) is not None:
             raise ConfigError(
                 f"system.target_kl={config.target_kl} would count the asymmetry of the policy as a divergence, with"
                 f" {_KEY}={self.symmetry}: use system.desired_kl"
@@ -70,8 +57,6 @@ class Mirror(NamedTuple):
     # `(raw observation [T, N, ...], action, normalise) -> observation`, the normalised mirror images.
     images: Callable[..., PyTree] = lambda observation, action, normalize: ()
     join: Callable[[Any], Any] = lambda minibatch: minibatch  # appends the mirror images to a minibatch: `[2 B]`
-    # `(loss, metrics, pi, joined minibatch) -> (loss, metrics)`, with the asymmetry of the policy.
-    add: Callable[..., tuple[jax.Array, Metrics]] = lambda loss, metrics, pi, minibatch: (loss, metrics)
 
 
 def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
@@ -80,16 +65,11 @@ def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
     Half of what a replay buffer returns is replaced by its mirror image, as if the buffer held all images, too.
     Minibatches of rollouts are joined by theirs (DUP of Abdolhosseini et al. 2019, "On learning symmetric locomotion").
     An image has the log-probability, the advantage and the target of its original: it is a step of the mirrored
-    behaviour policy, so the probability ratio is exact (Mittal et al. 2024, arXiv:2403.04359, section III). The loss is
-
-        L = symmetry_coef E[|pi(s) - M_a pi(M_o s)|^2]
-
-    of the modes of the policy in half ranges, or of the probabilities of discrete actions. Source: Yu, Turk & Liu 2018,
-    "Learning symmetric and low-energy locomotion", arXiv:1801.08093, section 5.2.
+    behaviour policy, for which the probability ratio is exact (Mittal et al. 2024, arXiv:2403.04359).
     """
     if config is None or config.symmetry is None:
         return Mirror()
-    mirror, coef = partial(_mirror, config.symmetry, spec), getattr(config, "symmetry_coef", None)
+    mirror = partial(_mirror, config.symmetry, spec)
 
     def sample(replay: Replay, state: Any, key: jax.Array, *exponent: Any) -> Batch:
         batch = replay.sample(state, key, *exponent)
@@ -113,13 +93,7 @@ def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
         image = batch._replace(obs=batch.image, action=action, lesson=lesson, image=())
         return jax.tree.map(lambda *pair: jnp.concatenate(pair), batch._replace(image=()), image)
 
-    def add(loss: jax.Array, metrics: Metrics, pi: Any, batch: Any) -> tuple[jax.Array, Metrics]:
-        if coef is None:
-            return loss, metrics
-        distance = _asymmetry(mirror, spec.action_space, pi, jax.tree.map(lambda x: jnp.split(x, 2)[0], batch.obs))
-        return loss + coef * distance, metrics | {"asymmetry": distance}
-
-    return Mirror(lambda replay: replay._replace(sample=partial(sample, replay)), images, join, add)
+    return Mirror(lambda replay: replay._replace(sample=partial(sample, replay)), images, join)
 
 
 def _mirror(path: str, spec: SystemSpec, observation: Observation, action: jax.Array) -> tuple[Observation, jax.Array]:
@@ -161,16 +135,3 @@ def _fault(mirror: Callable[..., Any], spec: SystemSpec, like: Observation) -> s
 
 def _equal(tree: PyTree, other: PyTree) -> bool:
     return all(jax.tree.leaves(jax.tree.map(lambda x, y: np.allclose(x, y, rtol=1e-5, atol=1e-5), tree, other)))
-
-
-def _asymmetry(mirror: Callable[..., Any], space: Any, pi: Any, observation: Observation) -> jax.Array:
-    """Return the squared distance between the policy and its mirror image, for observations and then their images."""
-    if isinstance(space, Discrete):
-        here, there = jnp.split(pi.probs, 2)
-        actions = jnp.broadcast_to(jnp.arange(space.n), here.shape)
-        order = jax.vmap(lambda action: mirror(observation, action)[1], 1, 1)(actions)
-        errors = here - jnp.take_along_axis(there, order, -1)
-    else:
-        here, there = jnp.split(pi.mode(), 2)
-        errors = ((here - mirror(observation, there)[1]) / unit(space)[None]).reshape(len(here), -1)
-    return jnp.mean(jnp.sum(jnp.square(errors), axis=-1))

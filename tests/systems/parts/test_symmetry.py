@@ -9,10 +9,9 @@ import pytest
 from stoix_like.base_types import Axes, Observation, SystemSpec
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.distributions import Categorical, Deterministic
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.systems.on_policy.networks import OnPolicyTransition
-from stoix_like.systems.parts.symmetry import PolicySymmetry, make_mirror
+from stoix_like.systems.parts.symmetry import Symmetry, make_mirror
 from stoix_like.utils.replay import Batch, Replay
 from support.compiled import run
 from support.set_ups import setup_of
@@ -21,17 +20,17 @@ FORCE, PUSH = Box(-2.0, 2.0, (1,)), Discrete(2)
 PENDULUM, CARTPOLE = "stoix_like.envs.symmetries.pendulum", "stoix_like.envs.symmetries.cartpole"
 
 
-def mirror_of(path, view, action_space, coef=None):
+def mirror_of(path, view, action_space):
     spec = SystemSpec(view, action_space, SimpleNamespace(), Axes(), 4, 2, 1, True)
-    return make_mirror(PolicySymmetry(symmetry=path, symmetry_coef=coef), spec)
+    return make_mirror(Symmetry(symmetry=path), spec)
 
 
-def pendulum(coef=None):
-    return mirror_of(PENDULUM, Box(-1.0, 1.0, (3,)), FORCE, coef)
+def pendulum():
+    return mirror_of(PENDULUM, Box(-1.0, 1.0, (3,)), FORCE)
 
 
-def cartpole(coef=None):
-    return mirror_of(CARTPOLE, Box(-1.0, 1.0, (4,)), PUSH, coef)
+def cartpole():
+    return mirror_of(CARTPOLE, Box(-1.0, 1.0, (4,)), PUSH)
 
 
 def views(*rows):
@@ -103,33 +102,13 @@ def test_masks_are_permuted_with_actions():
     np.testing.assert_array_equal(image.action_mask, [[[False, True]]])
 
 
-def test_the_loss_is_the_distance_of_modes_in_half_ranges():
-    """Forces 1 and, mirrored, 0.5, whose image is -0.5: (1.5 / 2)^2; 2 and -2 are symmetric. The mean is halved."""
-    batch = run(
-        pendulum().join, minibatch(views([1, 2, 3], [1, 0, 0]), jnp.zeros((2, 1)), views([1, -2, -3], [1, 0, 0]))
-    )
-    policy = Deterministic(jnp.asarray([[1.0], [2.0], [0.5], [-2.0]]))
-    loss, metrics = run(pendulum(4.0).add, jnp.asarray(1.0), {}, policy, batch)
-    np.testing.assert_allclose(metrics["asymmetry"], 0.5 * 0.75**2)
-    np.testing.assert_allclose(loss, 1.0 + 4.0 * 0.5 * 0.75**2)
-
-
-def test_the_loss_of_discrete_actions_is_the_distance_of_probabilities():
-    """(3/4, 1/4) and, mirrored, (3/5, 2/5), whose image is (2/5, 3/5): 2 x 0.35^2."""
-    batch = run(cartpole().join, minibatch(views([1, 2, 3, 4]), jnp.zeros(1, jnp.int32), views([-1, -2, -3, -4])))
-    policy = Categorical(probs=jnp.asarray([[0.75, 0.25], [0.6, 0.4]]))
-    _, metrics = run(cartpole(1.0).add, jnp.asarray(0.0), {}, policy, batch)
-    np.testing.assert_allclose(metrics["asymmetry"], 2 * 0.35**2, rtol=1e-6)
-
-
 def test_without_a_symmetry_nothing_changes():
-    for config in (None, PolicySymmetry()):
+    for config in (None, Symmetry()):
         mirror = make_mirror(config, None)
         replay, batch = Replay(*[object()] * 5), object()
         assert mirror.replay(replay) is replay
         assert mirror.join(batch) is batch
         assert mirror.images(batch, None, None) == ()
-        assert mirror.add(1.0, {}, None, batch) == (1.0, {})
 
 
 FAULTS = {
@@ -166,7 +145,7 @@ def test_masks_that_are_mirrored_otherwise_are_refused(monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        "system=ppo/ff_ppo system.symmetry_coef=1 system.normalize_observations=true",
+        "system=ppo/ff_ppo system.normalize_observations=true",
         "system=sac/ff_sac system.normalize_observations=true",
         "system=ddpg/ff_td3_c51 system.n_step=3",
     ],

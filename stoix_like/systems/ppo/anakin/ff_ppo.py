@@ -34,7 +34,7 @@ from stoix_like.systems.parts.kl_rate import FIXED, RATE, KLRate, LearningRate, 
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.systems.parts.state import get_part, with_part
-from stoix_like.systems.parts.symmetry import PolicySymmetry
+from stoix_like.systems.parts.symmetry import Symmetry
 from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss_per_example, ppo_clip_loss_per_example
@@ -66,11 +66,12 @@ class Config(SystemConfig):
     normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
     normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]  # to mean 0 and deviation 1
-    vtrace: bool = False  # whether V-trace corrects values and advantages for the lag of the behaviour policy
+    # Whether V-trace corrects values and advantages where the behaviour policy is not the current one, as with Sebulba.
+    vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
-    symmetry: PolicySymmetry
+    symmetry: Symmetry
 
     @property
     def ignores_lag(self) -> bool:
@@ -125,8 +126,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         value_loss, entropy = self.value_loss(value, batch), pi.entropy(seed=key)
         metrics = means({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **others})
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
-        loss -= self.config.ent_coef * metrics["entropy"]
-        return self.mirror.add(*self.lessons.add(loss, metrics, pi, batch.lesson), pi, batch)
+        return self.lessons.add(loss - self.config.ent_coef * metrics["entropy"], metrics, pi, batch.lesson)
 
     def policy_loss(self, pi: Distribution, behaviour: OnPolicyShared, batch: OnPolicyTransition) -> Loss:
         """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.
