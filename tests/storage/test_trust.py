@@ -139,9 +139,11 @@ def test_modules_of_environments_and_functions_of_opponents_are_refused_unless_r
         ("env.scenario.name", "my_package:MyEnv-v0"),
         *opponent,
         ("env.eval_opponent", "support.toys.build"),
+        ("system.symmetry", "support.toys.build"),
     ):
         assert_untrusted([(key, value)], f"{key}={value} .*is imported.*--trust")
-    trust.check_trusted([("env.scenario.name", "ALE/Pong-v5")], "config.yaml")
+    trust.check_trusted([("env.scenario.name", "ALE/Pong-v5"), ("system.symmetry", None)], "config.yaml")
+    trust.check_trusted([("system.symmetry", "stoix_like.envs.symmetries.ant")], "config.yaml")
     for name in ("random", "self"):
         trust.check_trusted([("env.kwargs.opponent", name), ("env.eval_opponent", "random")], "config.yaml")
     trust.record_trusted(opponent)

@@ -148,11 +148,9 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         advantage = self.standardize(advantage, (True, "batch"))
         count, lesson = self.lessons.ask(get_part(shared, TEACHER), trajectory.transitions.observation, key)
         shared = with_part(shared, TEACHER, count)
+        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target, lesson)
         normalize = partial(self.normalizer.apply, shared.statistics)
-        image = self.mirror.images(trajectory.transitions.observation, steps.action, normalize)
-        batch = OnPolicyTransition(
-            values.obs, steps.action, steps.extras, values.v_tm1, advantage, target, lesson, image
-        )
+        batch = self.mirror.pair(batch, trajectory.transitions.observation, normalize)
         local = with_part(local._replace(critic_hidden_state=critic_state), INTRINSIC, memory)
         examples = self.networks.examples(shared.params, batch, values)
         return Agent(with_part(shared, INTRINSIC, intrinsic), local), examples, metrics

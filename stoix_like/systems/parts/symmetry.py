@@ -54,8 +54,8 @@ class Mirror(NamedTuple):
 
     # `(replay) -> replay`, which returns half of its samples as their mirror images.
     replay: Callable[[Replay], Replay] = lambda replay: replay
-    # `(raw observation [T, N, ...], action, normalise) -> observation`, the normalised mirror images.
-    images: Callable[..., PyTree] = lambda observation, action, normalize: ()
+    # `(steps [T, N], raw observations, normalise) -> steps`, with the normalised mirror images of the observations.
+    pair: Callable[..., Any] = lambda steps, observation, normalize: steps
     join: Callable[[Any], Any] = lambda minibatch: minibatch  # appends the mirror images to a minibatch: `[2 B]`
 
 
@@ -74,18 +74,16 @@ def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
     def sample(replay: Replay, state: Any, key: jax.Array, *exponent: Any) -> Batch:
         batch = replay.sample(state, key, *exponent)
         observation, action = mirror(batch.observation, batch.action)
-        following, after = mirror(batch.next_observation, batch.next_action[0] if batch.next_action else batch.action)
-        next_action = (after, batch.next_action[1]) if batch.next_action else None
-        image = batch._replace(
-            observation=observation, action=action, next_observation=following, next_action=next_action
-        )
+        after, is_known = batch.next_action or (batch.action, None)
+        following, after = mirror(batch.next_observation, after)
+        image = batch._replace(observation=observation, action=action, next_observation=following)
+        image = image._replace(next_action=batch.next_action and (after, is_known))
         is_image = jax.random.bernoulli(jax.random.fold_in(key, _STREAM), 0.5, batch.reward.shape)
         return select_members(image, batch, is_image)
 
-    def images(observation: Observation, action: jax.Array, normalize: Callable[[Observation], Observation]) -> PyTree:
-        rows = jax.tree.map(lambda x: merge_leading_dims(x, 2), (observation, action))
-        image, _ = mirror(*rows)
-        return normalize(jax.tree.map(lambda x, like: x.reshape(like.shape), image, observation))
+    def pair(steps: Any, observation: Observation, normalize: Callable[[Observation], Observation]) -> Any:
+        image, _ = mirror(*jax.tree.map(lambda x: merge_leading_dims(x, 2), (observation, steps.action)))
+        return steps._replace(image=normalize(jax.tree.map(lambda x, y: x.reshape(y.shape), image, observation)))
 
     def join(batch: Any) -> Any:
         _, action = mirror(batch.obs, batch.action)
@@ -93,7 +91,7 @@ def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
         image = batch._replace(obs=batch.image, action=action, lesson=lesson, image=())
         return jax.tree.map(lambda *pair: jnp.concatenate(pair), batch._replace(image=()), image)
 
-    return Mirror(lambda replay: replay._replace(sample=partial(sample, replay)), images, join)
+    return Mirror(lambda replay: replay._replace(sample=partial(sample, replay)), pair, join)
 
 
 def _mirror(path: str, spec: SystemSpec, observation: Observation, action: jax.Array) -> tuple[Observation, jax.Array]:

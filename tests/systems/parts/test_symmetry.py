@@ -37,18 +37,19 @@ def views(*rows):
     return Observation(jnp.asarray(rows, jnp.float32))
 
 
+def minibatch(obs, action, image, lesson=()):
+    numbers = jnp.arange(1.0, 1.0 + len(action))
+    return OnPolicyTransition(obs, action, -numbers, (), 10 * numbers, 20 * numbers, lesson, image)
+
+
 def identity(observation):
     return observation
 
 
 def images(mirror, observation, action):
     """Return the images of raw observations of a rollout `[T, N]`, which are not normalised."""
-    return jax.jit(lambda observation: mirror.images(observation, action, identity))(observation)
-
-
-def minibatch(obs, action, image, lesson=()):
-    numbers = jnp.arange(1.0, 1.0 + len(action))
-    return OnPolicyTransition(obs, action, -numbers, (), 10 * numbers, 20 * numbers, lesson, image)
+    steps = minibatch(None, action, ())
+    return jax.jit(lambda observation: mirror.pair(steps, observation, identity).image)(observation)
 
 
 def test_half_of_the_samples_are_images():
@@ -79,8 +80,8 @@ def test_images_are_mirrored_before_they_are_normalised():
     """Of the mean 1: a sine of 3 becomes -3, and then -4."""
     shift = lambda observation: observation._replace(agent_view=observation.agent_view - 1.0)  # noqa: E731
     steps = Observation(jnp.asarray([[[2.0, 3.0, 4.0]]]))
-    images = run(lambda steps: pendulum().images(steps, jnp.zeros((1, 1, 1)), shift), steps)
-    np.testing.assert_array_equal(images.agent_view, [[[1.0, -4.0, -5.0]]])
+    paired = run(lambda steps: pendulum().pair(minibatch(None, jnp.zeros((1, 1, 1)), ()), steps, shift), steps)
+    np.testing.assert_array_equal(paired.image.agent_view, [[[1.0, -4.0, -5.0]]])
 
 
 def test_minibatches_are_joined_by_images_with_the_numbers_of_their_originals():
@@ -108,7 +109,7 @@ def test_without_a_symmetry_nothing_changes():
         replay, batch = Replay(*[object()] * 5), object()
         assert mirror.replay(replay) is replay
         assert mirror.join(batch) is batch
-        assert mirror.images(batch, None, None) == ()
+        assert mirror.pair(batch, None, None) is batch
 
 
 FAULTS = {
