@@ -72,7 +72,8 @@ def _join(*tables: _Table) -> _Table:
 def _robot(state: _Table, privileged: _Table, joints: _Table) -> Symmetry:
     """Build the symmetry of a task of MuJoCo Playground, whose privileged observations start with the state."""
     tables = {"state": state, "privileged_state": _join(state, privileged)}
-    return mirror(*({name: table[part] for name, table in tables.items()} for part in (0, 1)), *joints)
+    index, sign = ({name: table[part] for name, table in tables.items()} for part in (0, 1))
+    return mirror(index, sign, *joints)
 
 
 # A reflection in the plane of x and z: of vectors, of rotations, and of commands (forward, left, turn).
