@@ -15,6 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.systems.parts.critic_outputs import SCALAR
 from stoix_like.systems.parts.kl_rate import FIXED
+from stoix_like.systems.parts.symmetry import Mirror
 from stoix_like.systems.parts.teacher import Lessons
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import on_policy_runs
@@ -110,6 +111,7 @@ def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
         value_loss=lambda value, batch: jnp.array([0.0, 0.5]),
         rate=FIXED,
         lessons=Lessons(),
+        mirror=Mirror(),
     )
     batch = SimpleNamespace(obs=(), target=jnp.zeros(2), lesson=())
     loss, metrics = ff_ppo.PPO.loss(variant, (), (), batch, jax.random.key(0))
