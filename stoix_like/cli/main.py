@@ -112,9 +112,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         hint = nearest(_USUAL_NAMES.get(words[0], words[0]), commands.choices)
         raise ConfigError(f"'{words[0]}' is not a command: {hint}")
     known, rest = parser.parse_known_args(words)
-    if known.command in ("resume", "compile", "check-env", "eject", "tune", "sweep") and not any(
-        word.startswith("-") for word in rest
-    ):
+    takes_overrides = ("resume", "evaluate", "compile", "check-env", "eject", "tune", "sweep")
+    if known.command in takes_overrides and not any(word.startswith("-") for word in rest):
         known.overrides += rest  # those after an option
     elif rest and known.command not in ("train", "plot"):
         commands.choices[known.command].error(f"unrecognized arguments: {' '.join(rest)}")
@@ -133,6 +132,9 @@ class _Version(argparse.Action):
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, help="directory or address of the run")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], help="another environment with equal spaces, env=NAME, and keys of it"
+    )
     parser.add_argument("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
     parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
     parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
@@ -159,7 +161,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
-    if args.opponent or args.policy:
+    if args.opponent or args.policy or args.overrides:
         make_importable()
     drawing = "" if args.render is None else f", then drawing one to {args.render}"
     said = f"compiling, then playing {args.episodes:,} episodes{drawing} …"
@@ -168,7 +170,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     waiting.start()
     try:
         names = ("which", "member", "seed", "render", "opponent", "randomize", "simulations", "policy", "trust")
-        record = evaluation.evaluate(args.run_dir, args.episodes, **{name: getattr(args, name) for name in names})
+        options = {name: getattr(args, name) for name in (*names, "overrides")}
+        record = evaluation.evaluate(args.run_dir, args.episodes, **options)
     finally:
         waiting.cancel()
     show(evaluation.describe(record))

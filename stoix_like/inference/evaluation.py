@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from omegaconf import OmegaConf
 
 from stoix_like.architectures.evaluator import Episodes, make_evaluator
-from stoix_like.assembly import SystemParts
+from stoix_like.assembly import SystemParts, set_up_inference
 from stoix_like.base_types import System
+from stoix_like.composition import compose_config, override_config
 from stoix_like.config import RunConfig
+from stoix_like.devices import check_host_calls
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.opponents import Opponent
+from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, DamagedError, TrainingError
 from stoix_like.inference.baseline import BaselinePolicy, compared, with_policy
 from stoix_like.loggers.formats import center_name, format_number
@@ -31,7 +36,7 @@ from stoix_like.run.host.devices import device_names, set_compile_cache
 from stoix_like.run.population.members import Population, count_members, make_population
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
-from stoix_like.schema import replace_values
+from stoix_like.schema import from_mapping, replace_values
 from stoix_like.storage import checkpoint
 from stoix_like.storage.contents import reading
 from stoix_like.storage.files import check_directory, write_json
@@ -75,6 +80,7 @@ def evaluate(
     policy: str | BaselinePolicy | None = None,
     trust: bool = False,
     env: Any = None,
+    overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Evaluate a trained run on whole episodes, and write the results to a new JSON file in the run's directory.
 
@@ -97,6 +103,8 @@ def evaluate(
         policy: compare on the same episodes with `random`, a `BaselinePolicy` or its import path.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
+        overrides: another environment with equal spaces, `env=mjx/half_cheetah` and keys of it, whose other keys are
+            those of that choice; or, without a choice, keys of the run's environment, `env.sticky_actions=0.25`.
 
     Returns:
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
@@ -113,7 +121,9 @@ def evaluate(
     if not 1 <= episodes <= MAX_EPISODES:
         raise ConfigError(f"episodes={episodes} must be an integer from 1 to {MAX_EPISODES:,}")
     check_seed(seed)
-    run = open_run(run_dir, trust, env)
+    run = open_run(run_dir, trust, env, steps=not overrides)
+    trained_on = run.setup.config.environment_name
+    run = _elsewhere(run, overrides) if overrides else run
     run = run if opponent is None else _with_opponent(run, opponent)
     run = run if randomize is None else _with_env(run, randomize_evaluation=randomize)
     run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
@@ -133,6 +143,8 @@ def evaluate(
     with contextlib.closing(run.setup.env):
         played = _play(run, trained, episodes, play_key)
         record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
+        if overrides:
+            record |= {"overrides": list(overrides), "trained_on": trained_on}
         if policy is not None:
             other = _play(_with_env(run, rescale_actions=False), trained, episodes, play_key, policy)
             record["baseline"] = _baseline(name_of(policy), played, other)
@@ -163,9 +175,10 @@ def describe(record: Mapping[str, Any]) -> str:
     acting = "greedy" if record["greedy"] else "sampled"
     against = f" against {record['opponent']}" if "opponent" in record else ""
     simulations = f", {record['simulations']} simulations" if "simulations" in record else ""
+    trained = f", trained on {record['trained_on']}" if "overrides" in record else ""
     lines = [
-        f"{record['system']} on {record['environment']}: {record['which']} parameters, {record['episodes']} episodes"
-        f" ({acting}){against}{simulations}, seed {record['seed']}"
+        f"{record['system']} on {record['environment']}{trained}: {record['which']} parameters,"
+        f" {record['episodes']} episodes ({acting}){against}{simulations}, seed {record['seed']}"
     ]
     members = record.get("members")
     lines += [_line(member, record["step_unit"]) for member in (members or [record])[:_MAX_PRINTED_MEMBERS]]
@@ -204,6 +217,33 @@ def _line(record: Mapping[str, Any], unit: str) -> str:
         + measures
         + games
     )
+
+
+def _elsewhere(run: TrainedRun, overrides: Sequence[str]) -> TrainedRun:
+    """Play in another environment that has the spaces of the run's, or change keys of that."""
+    if others := [word for word in overrides if not word.lstrip("+").startswith(("env=", "env."))]:
+        raise ConfigError(f"{others[0]}: only the environment can differ from training: use env=NAME or env.KEY=VALUE")
+    config, own = run.setup.config, run.setup.env
+    is_chosen = not {word.partition("=")[0] for word in overrides}.isdisjoint(("env", "env._target_"))
+    composed = compose_config(overrides) if is_chosen else override_config(OmegaConf.create(config.resolved), overrides)
+    chosen = from_mapping(EnvConfig, cast(dict[str, Any], OmegaConf.to_container(composed.env, resolve=True)), "env")
+    config = config._replace(env=chosen, custom_env=None if is_chosen else config.custom_env)
+    env = factory.make_eval(config.env, config.custom_env, config.matmul_precision)
+    if _interface(env) != _interface(own):
+        raise ConfigError(
+            f"{' '.join(overrides)}: the policy observes {own.observation_space} and acts in {own.action_space} for"
+            f" {own.num_agents} agent(s), but {config.environment_name} has {env.observation_space},"
+            f" {env.action_space} and {env.num_agents}: use one with equal shapes, dtypes and actions"
+        )
+    if env.on_host:
+        check_host_calls(config.environment_name)
+    return run._replace(setup=set_up_inference(config, env))
+
+
+def _interface(env: VectorEnvironment) -> Any:
+    """Return what a policy knows of an environment; bounds of observations are not part of it."""
+    views = {name: (tuple(part.shape), jnp.dtype(part.dtype)) for name, part in entries(env.observation_space).items()}
+    return views, repr(env.action_space), env.num_agents, env.num_players
 
 
 def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:

@@ -73,6 +73,39 @@ def test_another_policy_plays_the_same_episodes(pendulum, played):
         evaluate(pendulum, episodes=1, policy=lambda observation, key: observation.agent_view[:2])
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "steps"),
+    [
+        (["env=gymnasium/pendulum", "env.time_limit=15"], "gymnasium/Pendulum-v1", 15),
+        (["env.time_limit=10"], "gymnax/Pendulum-v1", 10),
+    ],
+)
+def test_a_policy_plays_elsewhere(pendulum, played, words, environment, steps):
+    record = evaluate(pendulum, episodes=10, which="last", seed=3, overrides=words)
+    assert (record["environment"], record["trained_on"]) == (environment, "gymnax/Pendulum-v1")
+    assert record["episode_lengths"] == [steps] * 10
+    # Both suites have the same torques, rewards and uniform starts: the costs per step agree up to their spread.
+    costs = (np.divide(one["episode_returns"], one["episode_lengths"]) for one in (record, played))
+    assert abs(np.subtract(*map(np.mean, costs))) < 2.5
+    assert f"{environment}, trained on gymnax/Pendulum-v1: last" in describe(record)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["env=gymnax/cartpole"],
+            r"cartpole: the policy observes .*\(3,\).* but gymnax/CartPole-v1 has .*Discrete\(2\)",
+        ),
+        (["env=gymnax/pendulum", "env.rescale_actions=false"], r"acts in Box\(-1, 1, .*Box\(-2, 2, .*equal shapes"),
+        (["system.gamma=0.9"], "^system.gamma=0.9: only the environment can differ"),
+    ],
+)
+def test_other_spaces_and_keys_of_training_are_refused(pendulum, words, message):
+    with pytest.raises(ConfigError, match=message):
+        evaluate(pendulum, episodes=1, overrides=words)
+
+
 @pytest.mark.parametrize("seed", [0, 42])
 def test_evaluation_shares_no_key_with_training_of_the_same_seed(seed):
     setup = set_up(parse_config(compose_config([*SMALL, f"arch.seed={seed}"])))
