@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +68,31 @@ class EnvFacts:
         return Legend()
 
 
+class Physics(NamedTuple):
+    """The model of a simulation."""
+
+    model: Any  # a pytree of its parameters
+    # Returns a context in which the environment computes with another model.
+    replaced: Callable[[Any], AbstractContextManager[Any]]
+    # Returns the function of the suite that draws parameters; None without one.
+    registered: Callable[[], Any] = lambda: None
+
+
+def physics_of(env: Any, name: str) -> Physics:
+    """Return the physics of an environment that computes with the model in its attribute `name`."""
+
+    @contextlib.contextmanager
+    def replaced(model: Any) -> Iterator[None]:
+        nominal = getattr(env, name)
+        setattr(env, name, model)
+        try:
+            yield
+        finally:
+            setattr(env, name, nominal)
+
+    return Physics(getattr(env, name), replaced)
+
+
 class Environment(EnvFacts, ABC):
     """A single environment without automatic reset; the leaves of its time steps have no leading axis.
 
@@ -73,6 +100,8 @@ class Environment(EnvFacts, ABC):
     """
 
     action_space: ActionSpace
+    physics: Physics | None = None
+    """The model that `env.randomization` varies, as `physics_of` returns it; None without one."""
     truncates_after: int | None = None
     """See `VectorEnvironment.truncates_after`."""
 

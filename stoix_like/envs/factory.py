@@ -50,6 +50,8 @@ _MIXING = (
 # Wrappers that start or end episodes where the wrapped environments do not.
 _OF_EPISODES = (wrappers.RandomStarts, wrappers.RepeatActions, wrappers.TimeLimit)
 
+Factor = Annotated[float, at_least(0.0)]
+
 # Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], auto_reset.AutoReset]] = {
     "fresh": lambda env, config: auto_reset.FreshReset(env),
@@ -107,7 +109,7 @@ class EnvConfig:
     agent_ids: Annotated[str, one_of(*AGENT_IDS)] = "none"
     observation_clip: Annotated[float | None, above(0.0)] = None
     time_in_observation: bool = False
-    randomization: str | None = None
+    randomization: str | dict[str, tuple[Factor, Factor]] | None = None
     randomize_every: Annotated[str, one_of(*randomization.AUTO_RESETS)] = "reset"
     randomize_evaluation: bool = False
     wrappers: tuple[dict[str, Any], ...] = ()

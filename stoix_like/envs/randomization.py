@@ -1,25 +1,25 @@
-"""Domain randomisation: the physics models of environments differ in the parameters that a function draws."""
+"""Domain randomisation: the physics models of environments differ in the parameters that are drawn for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
-from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
+from stoix_like.envs.environment import Environment, Physics, State, VectorEnvironment, Vectorize, strongly_typed
 from stoix_like.envs.wrappers import Wrapper, layers
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.user_code import guarded, import_object, refusing
 from stoix_like.utils.jax_utils import fold_in_each
 
 KEY = "env.randomization"
 REGISTERED = "registered"
 _FORM = "(model, raw keys [N, 2]) -> (model, axes)"
-_A_FUNCTION = f"use the import path of a function {_FORM}"
+_A_FUNCTION = f"use ranges of fields, {{body_mass: [0.8, 1.2]}}, or the import path of a function {_FORM}"
 # By how often parameters are drawn, the modes of automatic reset with fitting start states: `pool` and `optimistic`
 # draw them for other environments, and `cached` ones keep the parameters they were drawn with.
 AUTO_RESETS: Mapping[str, tuple[str, ...]] = {
@@ -41,15 +41,59 @@ class RandomizedState(NamedTuple):
     parameters: tuple[jax.Array, ...]
 
 
+def scaling(model: Any, ranges: Mapping[str, tuple[float, float]]) -> Randomizer:
+    """Return the function that multiplies fields of models by factors, uniform in a range.
+
+    Each row of a field has one factor, which is that of a body, a geom, a joint or an actuator. What the simulator
+    derives from a field when it compiles a model is not scaled.
+
+    Args:
+        model: the model.
+        ranges: the smallest and the largest factor by the name of the field, `body_mass` or `opt.gravity`.
+
+    Returns:
+        A function `(model, raw keys [N, 2]) -> (model, axes)`.
+
+    Raises:
+        ConfigError: the model has no such field of numbers, or a range is empty.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(model)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
+    known = [
+        name
+        for name, (_, leaf) in zip(names, paths, strict=True)
+        if jnp.size(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    ]
+    for name, (low, high) in ranges.items():
+        if name not in known:
+            raise ConfigError(f"{KEY}.{name} is no field of numbers of the model: {nearest(name, known)}")
+        if low > high:
+            raise ConfigError(f"{KEY}.{name}=[{low:g}, {high:g}] is empty: write the smaller factor first")
+    axes = jax.tree.unflatten(structure, [0 if name in ranges else None for name in names])
+
+    def draw(model: Any, rng: jax.Array) -> tuple[Any, Any]:
+        leaves = jax.tree.leaves(model)
+        for index, name in enumerate(sorted(ranges)):
+            place = names.index(name)
+            scaled = partial(_scaled, leaves[place], *ranges[name])
+            leaves[place] = jax.vmap(scaled)(jax.vmap(jax.random.fold_in, (0, None))(rng, index))
+        return jax.tree.unflatten(structure, leaves), axes
+
+    return draw
+
+
+def _scaled(field: jax.Array, low: float, high: float, key: jax.Array) -> jax.Array:
+    factors = low + (high - low) * jax.random.uniform(key, field.shape[:1], field.dtype)
+    return field * factors.reshape(factors.shape + (1,) * (field.ndim - factors.ndim))
+
+
 class Randomized(Vectorize):
     """N copies of a physics environment, each with parameters of its own, without automatic reset.
 
     Only the leaves that the axes name have a leading axis N; the copies share all others.
     """
 
-    def __init__(
-        self, env: PhysicsEnvironment, physics: Physics, randomizer: Randomizer, every: str, name: str
-    ) -> None:
+    def __init__(self, env: Environment, physics: Physics, randomizer: Randomizer, every: str, name: str) -> None:
         super().__init__(env)
         self._physics, self._every = physics, every
         self._randomizer = guarded(randomizer, KEY, name, _FORM, _fault)
@@ -147,17 +191,23 @@ class Randomized(Vectorize):
 
 
 def randomize(
-    env: VectorEnvironment, randomization: str, every: str, environment: str, auto_reset: str | None
+    env: VectorEnvironment,
+    randomization: str | Mapping[str, tuple[float, float]],
+    every: str,
+    environment: str,
+    auto_reset: str | None,
 ) -> VectorEnvironment:
     """Let the parameters of physics models differ between environments.
 
+    `randomization`: the import path of a function, `registered`, or ranges of factors by the names of fields.
     `auto_reset`: the mode of automatic reset; None where there is none.
     """
     one = env.unwrapped.env if isinstance(env.unwrapped, Vectorize) else None
-    if not isinstance(one, PhysicsEnvironment) or one.physics is None:
+    physics = one.physics if isinstance(one, Environment) else None
+    if physics is None:
         raise ConfigError(
             f"{KEY}={randomization} varies the model of a physics simulation, and {environment} has none: use an"
-            " environment of env=brax or env=playground"
+            " environment of env=brax, env=mjx or env=playground"
         )
     if auto_reset is not None and auto_reset not in AUTO_RESETS[every]:
         fitting = [name for name, modes in AUTO_RESETS.items() if auto_reset in modes]
@@ -167,13 +217,15 @@ def randomize(
         )
     if every != "reset":
         check_wrappers(env, f"env.randomize_every={every} keeps parameters at resets", "env.randomize_every=reset")
-    if randomization == REGISTERED:
-        randomizer = one.physics.registered()
+    if isinstance(randomization, Mapping):
+        randomizer = scaling(physics.model, randomization)
+    elif randomization == REGISTERED:
+        randomizer = physics.registered()
         if randomizer is None:
             raise ConfigError(f"{KEY}={REGISTERED}: no randomisation is registered for {environment}: {_A_FUNCTION}")
     else:
         randomizer = import_object(randomization, KEY, _A_FUNCTION)
-    return env.rebased(Randomized(one, one.physics, randomizer, every, randomization))
+    return env.rebased(Randomized(one, physics, randomizer, every, str(randomization)))
 
 
 def check_wrappers(env: VectorEnvironment, problem: str, instead: str) -> None:

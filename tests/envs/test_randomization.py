@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from stoix_like import evaluate, train
+from stoix_like.base_types import Observation
 from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.auto_reset import AutoResetState
+from stoix_like.envs.environment import Environment, physics_of, restart, transition
 from stoix_like.envs.factory import make_model
-from stoix_like.envs.randomization import AUTO_RESETS
+from stoix_like.envs.randomization import AUTO_RESETS, scaling
+from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.wrappers import Wrapper
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -16,6 +19,7 @@ from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.compiled import run
 from support.composed import compose_config
+from support.randomized import Model
 from support.resumed import assert_resumed_equals_whole
 
 N, T = 3, 8
@@ -99,6 +103,28 @@ def test_only_leaves_with_an_axis_are_stored_and_start_states_stay_the_same():
     assert drawn.shape == (N, 2)
 
 
+def test_ranges_scale_each_row_of_a_field():
+    model = Model(jnp.asarray(2.0), jnp.asarray([[1.0, 10.0], [3.0, 0.0]]), jnp.ones(5), jnp.zeros(0))
+    draw = scaling(model, {"friction": (0.5, 1.5), "mass": (3.0, 3.0)})
+    drawn, axes = draw(model, jax.random.key_data(jax.random.split(jax.random.key(0), 1000)))
+    assert axes == Model(0, 0, None, None)
+    nominal, drawn = jax.tree.map(np.asarray, (model, drawn))
+    np.testing.assert_array_equal(drawn.mass, 6.0)
+    factors = drawn.friction[:, :, 0] / nominal.friction[:, 0]
+    # A row has one factor, and zeros stay.
+    np.testing.assert_allclose(drawn.friction, factors[..., None] * nominal.friction, rtol=1e-6)
+    # Five standard errors of a uniform mean, 1 / sqrt(12 * 1000), are 0.046; those of a correlation, 0.16.
+    np.testing.assert_allclose(factors.mean(0), 1.0, atol=0.046)
+    assert factors.min() >= 0.5
+    assert factors.max() < 1.5
+    assert abs(np.corrcoef(factors.T)[0, 1]) < 0.16
+
+
+def test_an_environment_of_a_user_has_a_model_to_vary():
+    _, first = make(config(randomization={"mass": (1.0, 2.0)}), Own).reset(jax.random.split(jax.random.key(1), N))
+    assert distinct(first.observation.agent_view) == N
+
+
 def test_evaluation_randomises_on_request_alone():
     keys = jax.random.split(jax.random.key(1), N)
     for randomized_too, number in ((False, 1), (True, N)):
@@ -115,6 +141,20 @@ def test_a_search_plans_with_the_nominal_model_where_evaluations_play_it():
     assert jax.tree.structure(planned[0]) == jax.tree.structure(model.state_of(state))
 
 
+class Own(Environment):
+    action_space, observation_space = Discrete(2), Box(0.0, 9.0, (1,))
+
+    def __init__(self):
+        self.model = {"mass": jnp.ones(1)}
+        self.physics = physics_of(self, "model")
+
+    def reset(self, key):
+        return (), restart(Observation(self.model["mass"]))
+
+    def step(self, key, state, action):
+        return (), transition(Observation(self.model["mass"]), 0.0, False, False)
+
+
 class OwnStarts(Wrapper):
     def reset(self, keys):
         return super().reset(keys)
@@ -123,11 +163,17 @@ class OwnStarts(Wrapper):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"randomization": "registered"}, "registered: no randomisation is registered for own/sliding: use the import"),
+        (
+            {"randomization": "registered"},
+            "registered: no randomisation is registered for own/sliding: use ranges of fields, .* or the import",
+        ),
         ({"randomization": "support.randomized.mases"}, "env.randomization=support.randomized.mases cannot be"),
         ({"randomization": "support.randomized.model_alone"}, r"model_alone returns a Model: .* -> \(model, axes\)"),
         ({"randomization": "support.randomized.nothing"}, "support.randomized.nothing varies nothing: set the axes"),
         ({"randomization": "support.randomized.of_another_shape"}, r"shape \(3,\) with axis None for .* has \(\)"),
+        ({"randomization": {"mas": (1.0, 2.0)}}, "env.randomization.mas is no field of numbers .*mean 'mass'?"),
+        ({"randomization": {"empty": (1.0, 2.0)}}, "env.randomization.empty is no field of numbers"),
+        ({"randomization": {"mass": (2.0, 1.0)}}, r"env.randomization.mass=\[2, 1\] is empty: write the smaller"),
         ({"auto_reset": "cached"}, "randomize_every=reset does not fit .*use env.auto_reset=fresh or pool or opt"),
         ({"auto_reset": "pool", "randomize_every": "run"}, "use env.auto_reset=fresh or cached, or .*every=reset"),
         ({"auto_reset": "cached", "randomize_every": "rollout"}, "use env.auto_reset=fresh, or .*every=run"),

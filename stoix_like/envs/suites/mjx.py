@@ -20,7 +20,7 @@ from gymnasium.envs.registration import load_env_creator
 from mujoco import mjx
 
 from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params, parameters_of
-from stoix_like.envs.environment import VectorEnvironment, Vectorize
+from stoix_like.envs.environment import VectorEnvironment, Vectorize, physics_of
 from stoix_like.envs.scenes import bodies
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box
@@ -86,6 +86,7 @@ class MjxTask(SuiteEnvironment):
     def __init__(self, task: Task, native: Any, args: SimpleNamespace) -> None:
         self._task, self._args, self._mj_model, self._seconds = task, args, native.model, float(native.dt)
         self._model = _put(native.model)
+        self.physics = physics_of(self, "_model")
         self._initial = SimpleNamespace(qpos=jnp.asarray(native.init_qpos), qvel=jnp.asarray(native.init_qvel))
         low, high = native.model.actuator_ctrlrange.T.astype(np.float32)
         self.action_space = Box(low, high, (native.model.nu,))

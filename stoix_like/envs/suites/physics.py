@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.envs.environment import State, strongly_typed, with_raw_key
+from stoix_like.envs.environment import Physics, State, strongly_typed, with_raw_key
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, space_of
 from stoix_like.envs.suites.adapter import SuiteEnvironment
 from stoix_like.schema import INT32_MAX
-
-
-class Physics(NamedTuple):
-    """The model of a simulation."""
-
-    model: Any  # a pytree of its parameters
-    # Returns a context in which the environment computes with another model.
-    replaced: Callable[[Any], AbstractContextManager[Any]]
-    registered: Callable[[], Any]  # returns the function of the suite that draws parameters; None without one
 
 
 class PhysicsEnvironment(SuiteEnvironment):
