@@ -44,8 +44,8 @@ class RandomizedState(NamedTuple):
 def scaling(model: Any, ranges: Mapping[str, tuple[float, float]]) -> Randomizer:
     """Return the function that multiplies fields of models by factors, uniform in a range.
 
-    Each row of a field has one factor, which is that of a body, a geom, a joint or an actuator. What the simulator
-    derives from a field when it compiles a model is not scaled.
+    Each row of a field, such as a body, a geom, a joint or an actuator, has one factor. What the simulator derives from
+    a field when it compiles a model is not scaled.
 
     Args:
         model: the model.

@@ -103,8 +103,8 @@ def evaluate(
         policy: compare on the same episodes with `random`, a `BaselinePolicy` or its import path.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
-        overrides: another environment with equal spaces, `env=mjx/half_cheetah` and keys of it, whose other keys are
-            those of that choice; or, without a choice, keys of the run's environment, `env.sticky_actions=0.25`.
+        overrides: another environment with equal spaces, `env=mjx/half_cheetah`, and its keys, without any from the
+            run; or, without a choice, keys of the run's environment, `env.sticky_actions=0.25`.
 
     Returns:
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,

@@ -123,7 +123,7 @@ def _put(model: Any) -> Any:
     """Return the model for MJX, which has no projected Gauss-Seidel solver: Newton's finds the same forces."""
     if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
         model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
-    return mjx.put_model(model)
+    return mjx.put_model(model, impl="jax")
 
 
 def _near(args: Any, initial: Any, key: jax.Array, scale: float | None = None, normal: bool = False) -> Any:
