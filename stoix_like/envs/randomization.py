@@ -203,8 +203,7 @@ def randomize(
     `auto_reset`: the mode of automatic reset; None where there is none.
     """
     one = env.unwrapped.env if isinstance(env.unwrapped, Vectorize) else None
-    physics = one.physics if isinstance(one, Environment) else None
-    if physics is None:
+    if not isinstance(one, Environment) or one.physics is None:
         raise ConfigError(
             f"{KEY}={randomization} varies the model of a physics simulation, and {environment} has none: use an"
             " environment of env=brax, env=mjx or env=playground"
@@ -217,6 +216,7 @@ def randomize(
         )
     if every != "reset":
         check_wrappers(env, f"env.randomize_every={every} keeps parameters at resets", "env.randomize_every=reset")
+    physics = one.physics
     if isinstance(randomization, Mapping):
         randomizer = scaling(physics.model, randomization)
     elif randomization == REGISTERED:

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.envs import Vectorize
-from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
+from stoix_like.envs.environment import Physics
+from stoix_like.envs.suites.physics import PhysicsEnvironment
 
 
 class Model(NamedTuple):

@@ -16,8 +16,8 @@ from brax import fluid
 from brax.envs.wrappers.training import DomainRandomizationVmapWrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params, parameters_of
-from stoix_like.envs.environment import VectorEnvironment, Vectorize
-from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
+from stoix_like.envs.environment import Physics, VectorEnvironment, Vectorize
+from stoix_like.envs.suites.physics import PhysicsEnvironment
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.user_code import refusing
 

@@ -15,8 +15,8 @@ from typing import Any
 from mujoco_playground import MjxEnv, dm_control_suite, locomotion, manipulation, registry, wrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario, fit_params
-from stoix_like.envs.environment import VectorEnvironment, Vectorize
-from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
+from stoix_like.envs.environment import Physics, VectorEnvironment, Vectorize
+from stoix_like.envs.suites.physics import PhysicsEnvironment
 from stoix_like.envs.wrappers import RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
