@@ -294,7 +294,7 @@ def table(
         kept = [row | {"published": references.cell(row)} for row in kept]
     rows = merge(kept, new)
     runs = [member.run for group in groups for member in group if member.run.summary]
-    measured_with = dict.fromkeys([*written.measured_with, *(f"{_MEASURED}{_measured_with(run)}." for run in runs)])
+    measured_with = _merge_measured(written.measured_with, runs)
     equal = _equal_budgets(rows, references) if references else []
     lines = [*format_table(rows), "", *_legend(rows, measured_with, references)]
     return "\n".join([*([EQUAL, "", *format_table(equal), "", "All rows:", ""] if equal else []), *lines])
@@ -422,6 +422,18 @@ def _legend(rows: Iterable[dict[str, str]], measured_with: Iterable[str], refere
     used = dict.fromkeys(re.findall(r"\((\S+), ", " ".join(row.get("published", "") for row in rows)))
     sources = [f"- {name}: {references.sources[name]}" for name in used] if references else []
     return [LEGEND, *measured_with, *(["", "Published:", "", *sources] if sources else [])]
+
+
+def _merge_measured(written: Iterable[str], runs: Iterable[recorded_runs.Run]) -> list[str]:
+    """Add the versions of runs to the lines of a page, with the rows that each was measured with, where it is known."""
+    pairs = [line.removesuffix(".").partition(": ")[::2] for line in written]
+    for run in runs:
+        row = f"{run.system} on {run.config['env']['scenario']['task_name']}"
+        pairs.append((f"{_MEASURED}{_measured_with(run)}", row))
+    merged: dict[tuple[str, bool], dict[str, None]] = {}
+    for versions, rows in pairs:
+        merged.setdefault((versions, bool(rows)), {}).update(dict.fromkeys(rows.split(", ")))
+    return [f"{versions}{': ' * is_known}{', '.join(rows)}." for (versions, is_known), rows in merged.items()]
 
 
 def _measured_with(run: recorded_runs.Run) -> str:
