@@ -94,11 +94,11 @@ class MjxTask(SuiteEnvironment):
 
     def start(self, key: jax.Array) -> tuple[jax.Array, State]:
         qpos, qvel = self._task.start(self._args, self._initial, key)
-        data = mjx.forward(self._model, mjx.make_data(self._model).replace(qpos=qpos, qvel=qvel))
+        data = mjx.forward(self._model, mjx.make_data(self._model, impl="jax").replace(qpos=qpos, qvel=qvel))
         return self._after(data)
 
     def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
-        data = mjx.make_data(self._model).replace(
+        data = mjx.make_data(self._model, impl="jax").replace(
             qpos=state.qpos, qvel=state.qvel, qacc_warmstart=state.warmstart, ctrl=action
         )
         data = jax.lax.fori_loop(0, self._args.frame_skip, lambda _, data: mjx.step(self._model, data), data)
