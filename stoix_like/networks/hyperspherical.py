@@ -82,16 +82,17 @@ class Scaler(nn.Module):
 
 
 class UnitOutput(nn.Module):
-    """The output layer of a head: linear, scaled, linear, bias.
+    """The output layer of a head: linear, scaled, linear, bias; or only the last two.
 
     y = W_2 (s * W_1 x) + b,  s = 1 and b = 0 at first
     """
 
     features: int  # width of the output, in units
+    hidden: bool = True  # whether W_1 and s precede W_2
 
     @nn.compact
     def __call__(self, embedding: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Transform `[..., D]` into `[..., features]`."""
-        hidden = Scaler(1.0)(UnitDense(embedding.shape[-1])(embedding))
-        x = UnitDense(self.features)(hidden)
+        x = Scaler(1.0)(UnitDense(embedding.shape[-1])(embedding)) if self.hidden else embedding
+        x = UnitDense(self.features)(x)
         return x + prepend_dims(self.param("bias", zeros, (self.features,), jnp.float32), x.ndim)

@@ -1,4 +1,4 @@
-"""Heads for embeddings on the unit hypersphere (SimBaV2), see `networks.hyperspherical`."""
+"""Heads with weights on the unit hypersphere (SimBaV2, XQC), see `networks.hyperspherical`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,28 @@ from stoix_like.utils.jax_utils import Scalar
 class HypersphericalPolicyHead(BoundedBoxHead):
     """A normal policy squashed to the action bounds, with the log deviation squashed to a range, too.
 
-    a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
+        a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
+
+    With `clip_scale`, the log deviation is s within the range.
     """
 
     min_log_scale: Scalar = -10.0  # lower limit of the log standard deviation before squashing
     max_log_scale: Scalar = 2.0  # its upper limit
+    clip_scale: bool = False  # whether the log standard deviation is clipped to its limits instead of squashed
+    hidden: bool = True  # whether the output layers have a hidden layer, see `UnitOutput`
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.Independent:
         """Return the policy: a distribution over actions `[..., *action_dim]`."""
         shape = action_shape(self.action_dim)
-        loc, spread = (UnitOutput(math.prod(shape))(embedding).reshape(*embedding.shape[:-1], *shape) for _ in range(2))
-        fraction = 0.5 * (1.0 + jnp.tanh(spread))
-        scale = jnp.exp(self.min_log_scale + (self.max_log_scale - self.min_log_scale) * fraction)
-        normal = distributions.Normal(loc, scale)
+        outputs = (UnitOutput(math.prod(shape), self.hidden)(embedding) for _ in range(2))
+        loc, spread = (x.reshape(*embedding.shape[:-1], *shape) for x in outputs)
+        if self.clip_scale:
+            log_scale = jnp.clip(spread, self.min_log_scale, self.max_log_scale)
+        else:
+            fraction = 0.5 * (1.0 + jnp.tanh(spread))
+            log_scale = self.min_log_scale + (self.max_log_scale - self.min_log_scale) * fraction
+        normal = distributions.Normal(loc, jnp.exp(log_scale))
         squashed = distributions.AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
         return distributions.Independent(squashed, len(shape))
 
@@ -58,12 +66,13 @@ class HypersphericalCategoricalCriticHead(nn.Module):
     num_atoms: int  # number of atoms
     vmin: Scalar  # smallest atom
     vmax: Scalar  # largest atom
+    hidden: bool = True  # whether the output layer has a hidden layer, see `UnitOutput`
 
     @nn.compact
     def __call__(
         self, embedding: Embedding
     ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch K"], Float[Array, "*batch K"]]:
         """Return the mean value `[...]`, the logits `[..., num_atoms]` and the atoms `[..., num_atoms]`."""
-        logits = UnitOutput(self.num_atoms)(embedding)
+        logits = UnitOutput(self.num_atoms, self.hidden)(embedding)
         q, atoms = mean_over_atoms(self, logits)
         return q, logits, atoms

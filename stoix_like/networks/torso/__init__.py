@@ -1,7 +1,7 @@
 """Torsos: maps from the output of an input layer to an embedding."""
 
 from stoix_like.networks.torso.images import CNNTorso, GridTorso, VisualResNetTorso, as_images
-from stoix_like.networks.torso.perceptrons import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso
+from stoix_like.networks.torso.perceptrons import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso, XQCTorso
 from stoix_like.networks.torso.residual import BroTorso, ResNetTorso, SimBaTorso, SimBaV2Torso
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "SimBaTorso",
     "SimBaV2Torso",
     "VisualResNetTorso",
+    "XQCTorso",
     "as_images",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import field
@@ -11,6 +12,7 @@ import flax.linen as nn
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
+from stoix_like.networks.hyperspherical import UnitDense
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
 from stoix_like.networks.normalisation import BatchRenorm, LayerNorm
 from stoix_like.networks.units import declare
@@ -92,6 +94,40 @@ class BatchRenormMLPTorso(nn.Module):
         for layer in layers:
             x = declare(self, layer, activation(layer(x)))
             x = BatchRenorm(self.momentum, self.warmup_steps)(restore_float32(x, self.dtype))
+        return x
+
+
+class XQCTorso(nn.Module):
+    """A multilayer perceptron with batch normalisation before each activation, and weights of norm one to each unit.
+
+        x <- norm(observation),  x <- relu(norm(W x))
+
+    Gradient steps keep the norms, see `networks.hyperspherical.project_weights`.
+
+    Source: Palenicek et al., XQC: Well-conditioned Optimization Accelerates Deep Reinforcement Learning (2026),
+    arXiv:2509.25174.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+    batch_norm: ClassVar[bool] = True
+
+    layer_sizes: Sequence[int]  # width of each layer, in units
+    activation: str = "relu"  # name of the activation function
+    momentum: float = 0.99  # weight of the old running statistics in the new ones, in [0, 1)
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding, `[..., layer_sizes[-1]]`; uint8 is scaled, see `as_floats`."""
+        activation = parse_activation_fn(self.activation)
+        # These bounds leave batch normalisation.
+        norm = functools.partial(BatchRenorm, self.momentum, max_ratio=1.0, max_shift=0.0)
+        x = norm()(as_floats(observation))
+        layers = [UnitDense(size, dtype=self.dtype) for size in self.layer_sizes]
+        for layer in layers:
+            x = declare(self, layer, activation(norm()(restore_float32(layer(x), self.dtype))))
         return x
 
 

@@ -47,6 +47,12 @@ class Temperature(Part):
             )
         return ()
 
+    @property
+    def initial(self) -> tuple[str, float]:
+        """Name and value of the key of the initial temperature."""
+        name = "init_alpha" if self.autotune else "ent_coef"
+        return name, getattr(self, name)
+
     def init(self) -> jax.Array:
         """Return the first log-temperature."""
         return jnp.log(jnp.asarray(self.init_alpha, jnp.float32))

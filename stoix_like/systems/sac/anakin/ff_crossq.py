@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,16 +34,23 @@ class Config(ff_sac.BaseConfig):
     adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse batches of one sample: normalised features would be 0."""
         super().check(num_envs, num_shards)
-        if self.replay.total_batch_size == num_shards:
-            raise ConfigError(
-                f"system.total_batch_size={num_shards} leaves {num_shards} shard(s) one sample each, and shards"
-                f" normalise their own batches: use {32 * num_shards} or more"
-            )
+        check_batches(self.replay.total_batch_size, num_shards)
 
 
-class CrossQ(ff_sac.SAC[Config]):
+def check_batches(total_batch_size: int, num_shards: int) -> None:
+    """Refuse batches of one sample: normalised features would be 0."""
+    if total_batch_size == num_shards:
+        raise ConfigError(
+            f"system.total_batch_size={num_shards} leaves {num_shards} shard(s) one sample each, and shards"
+            f" normalise their own batches: use {32 * num_shards} or more"
+        )
+
+
+ConfigT = TypeVar("ConfigT", bound=ff_sac.BaseConfig)
+
+
+class CrossQ(ff_sac.SAC[ConfigT]):
     """SAC with normalised networks; the online critics evaluate the successor, too.
 
     Shards normalise their own batches; running statistics are averaged over all shards.
@@ -69,14 +76,8 @@ class CrossQ(ff_sac.SAC[Config]):
 
     def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute squared errors to the soft value of the successor, with both in one batch (figure 2)."""
-        pi = self.actor.apply(params.actor_params, batch.next_observation)
-        action_t, log_prob_t = pi.sample_and_log_prob(seed=key)
-        observations, actions = jax.tree.map(
-            lambda tm1, t: jnp.concatenate([tm1, t]),
-            (batch.observation, batch.action),
-            (batch.next_observation, action_t),
-        )
-        q, updated = self.critics.apply(q_params, *self.critic_input(observations, actions), mutable=STATISTICS)
+        inputs, log_prob_t = self.joint_batch(params, batch, key)
+        q, updated = self.critics.apply(q_params, *inputs, mutable=STATISTICS)
         q_tm1, q_t = jnp.split(q, 2)
         losses = sac_critic_loss_per_example(
             q_tm1, batch.reward, batch.discount, q_t, log_prob_t, self.temperature(params)
@@ -84,18 +85,29 @@ class CrossQ(ff_sac.SAC[Config]):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), **updated}
 
+    def joint_batch(self, params: SACParams, batch: Batch, key: jax.Array) -> tuple[tuple[PyTree, ...], jax.Array]:
+        """Return inputs of critics `[2 B, ...]`, both steps, and log-probabilities `[B]` of the successors' actions."""
+        pi = self.actor.apply(params.actor_params, batch.next_observation)
+        action_t, log_prob_t = pi.sample_and_log_prob(seed=key)
+        observations, actions = jax.tree.map(
+            lambda tm1, t: jnp.concatenate([tm1, t]),
+            (batch.observation, batch.action),
+            (batch.next_observation, action_t),
+        )
+        return self.critic_input(observations, actions), log_prob_t
+
     def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute the negative soft value of the policy, with the running statistics of the critics."""
         pi, updated = self.actor.apply(actor_params, batch.observation, mutable=STATISTICS)
         action, log_prob = pi.sample_and_log_prob(seed=key)
-        q = self.critics.apply(params.q_params.online, *self.critic_input(batch.observation, action))
+        q = self.value(params, batch.observation, action)[:, None]
         loss = jnp.mean(batch.weight * sac_actor_loss_per_example(log_prob, q, self.temperature(params)))
         return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob), **updated}
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build CrossQ."""
-    return ff_sac.make_variant(config, spec, CrossQ, b1=config.adam_b1)
+    return ff_sac.make_variant(config, spec, CrossQ[Config], b1=config.adam_b1)
 
 
 build, run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", make_algorithm)

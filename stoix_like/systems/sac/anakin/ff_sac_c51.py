@@ -35,8 +35,7 @@ class Config(ff_sac.BaseConfig):
     target: SoftTarget
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
-        name = "init_alpha" if self.temperature.autotune else "ent_coef"
-        entropy = self.atoms.entropy_notes(name, getattr(self.temperature, name), self.gamma, action_space)
+        entropy = self.atoms.entropy_notes(*self.temperature.initial, self.gamma, action_space)
         return super().notes(action_space) + entropy
 
 
