@@ -19,14 +19,13 @@ from types import SimpleNamespace
 import definitions
 import numpy as np
 import torch
-from record_off_policy import make_batches
-from recording import round32, save
+from recording import STEPS, make_batches, round32, save
 from torch import nn
 from torch.nn import functional
 from torch_recording import adam_means, as_tensor, draw_weights, weights_of
 
 COMMIT = ("younggyoseo/FastTD3 229ed59",)
-STEPS, ATOMS, RANGE = 4, 11, 3.0
+ATOMS, RANGE = 11, 3.0
 
 
 class Scaler:

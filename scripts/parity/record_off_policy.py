@@ -16,7 +16,7 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
-from recording import round32, save
+from recording import ACTION, ACTIONS, BATCH, OBSERVATION, STEPS, make_batches, save
 from stable_baselines3.common.buffers import ReplayBufferSamples
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -24,8 +24,7 @@ from stable_baselines3.common.utils import polyak_update
 from torch_recording import adam_means, as_tensor, draw_weights, noise, weights_of
 
 PACKAGES = ("stable-baselines3", "sb3-contrib", "torch")
-OBSERVATION, ACTION, ACTIONS = 3, 2, 3
-BATCH, STEPS, WIDTHS = 32, 4, [16, 16]
+WIDTHS = [16, 16]
 LEARNING_RATE, ADAM_EPS, GAMMA, TAU = 1e-2, 1e-3, 0.9, 0.5
 
 
@@ -52,23 +51,6 @@ class LogSoftplus(torch.nn.Linear):
 
     def forward(self, x):
         return torch.log(torch.nn.functional.softplus(super().forward(x)) + 1e-3)
-
-
-def make_batches(rng, discrete):
-    """Draw the batches and the noise of all gradient steps, `[STEPS, BATCH, ...]`."""
-    size = (STEPS, BATCH)
-    action = rng.integers(ACTIONS, size=size) if discrete else rng.uniform(-0.9, 0.9, (*size, ACTION))
-    return round32(
-        {
-            "observation": rng.normal(size=(*size, OBSERVATION)),
-            "next_observation": rng.normal(size=(*size, OBSERVATION)),
-            "action": action,
-            "reward": rng.normal(size=size),
-            "terminated": rng.uniform(size=size) < 0.2,
-            "noise": rng.normal(size=(*size, ACTION)),
-            "next_noise": rng.normal(size=(*size, ACTION)),
-        }
-    )
 
 
 def samples(batches, step):

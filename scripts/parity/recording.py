@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+OBSERVATION, ACTION, ACTIONS = 3, 2, 3
+BATCH, STEPS = 32, 4
 RECORDED = Path(__file__).resolve().parents[2] / "tests" / "parity" / "recorded"
 
 
@@ -48,3 +50,20 @@ def random_weights(rng, shapes):
         scale = 1.0 / np.sqrt(shape[-1]) if len(shape) > 1 else 0.1
         weights[name] = rng.normal(size=shape) * scale
     return round32(weights)
+
+
+def make_batches(rng, discrete):
+    """Draw the batches and the noise of all gradient steps, `[STEPS, BATCH, ...]`."""
+    size = (STEPS, BATCH)
+    action = rng.integers(ACTIONS, size=size) if discrete else rng.uniform(-0.9, 0.9, (*size, ACTION))
+    return round32(
+        {
+            "observation": rng.normal(size=(*size, OBSERVATION)),
+            "next_observation": rng.normal(size=(*size, OBSERVATION)),
+            "action": action,
+            "reward": rng.normal(size=size),
+            "terminated": rng.uniform(size=size) < 0.2,
+            "noise": rng.normal(size=(*size, ACTION)),
+            "next_noise": rng.normal(size=(*size, ACTION)),
+        }
+    )

@@ -4,7 +4,8 @@ Both sides start from the same float32 numbers; theirs are then computed in floa
 rounding of ours. The largest ones are those of Adam's bias correction, whose 1 - 0.999 is 1.3e-5 too small in float32,
 and of parameters near 1, whose rounding of 6e-8 is 6e-5 of a change by 1e-3; hence a tolerance of 1e-4 of the largest
 entry of a layer. Losses are those of four steps, parameters their changes after all of them.
-`record_off_policy.py`, `record_crossq.py` and `record_fast_td3.py` in `scripts/parity` recorded the references.
+`record_off_policy.py`, `record_crossq.py`, `record_xqc.py` and `record_fast_td3.py` in `scripts/parity` recorded the
+references.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import OnlineAndTarget
+from stoix_like.networks.hyperspherical import UNIT_KERNEL
 from stoix_like.networks.normalisation import STATISTICS, BatchRenorm
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.sac.sac_types import SACParams
@@ -173,6 +175,72 @@ def test_crossq():
         got = after["critic"]["batch_stats"][f"networks_{i}"]["torso"]
         expected = jax.tree.map(lambda leaf, i=i: leaf[i], recorded["statistics"]["critic"]["VmapCritic_0"])
         agree(f"CrossQ: statistics of critic {i}", moments(got), moments(expected), TOLERANCE)
+
+
+def unit_layers(weights, head, *outputs):
+    """Return the networks of XQC as torso and head; `outputs`: the layers of the head."""
+    blocks = [weights["MLP_0"][f"XQCBlock_{i}"] for i in range(2)]
+    norms = [weights["BatchNormEmbedder_0"]["BatchNorm_0"], *(block["BatchNorm_0"] for block in blocks)]
+    torso = {f"BatchRenorm_{i}": norm for i, norm in enumerate(norms)}
+    torso |= {f"UnitDense_{i}": {UNIT_KERNEL: block["Dense_0"]["kernel"]} for i, block in enumerate(blocks)}
+    layers = {
+        f"UnitOutput_{i}": {"UnitDense_0": {UNIT_KERNEL: layer["kernel"]}, "bias": layer["bias"]}
+        for i, layer in enumerate(outputs)
+    }
+    return {"torso": torso, head: layers}
+
+
+def xqc_policy(weights):
+    head = weights["predictor_tanh_gauss"]
+    return {"params": unit_layers(weights, "action_head", head["mean"], head["log_std"])}
+
+
+def xqc_critics(weights):
+    each = [jax.tree.map(lambda leaf, i=i: leaf[i], weights["VmapCritic_0"]) for i in range(2)]
+    heads = [unit_layers(critic, "critic_head", critic["predictor_scalar"]["value"]) for critic in each]
+    return {"params": {f"networks_{i}": head for i, head in enumerate(heads)}}
+
+
+def test_xqc():
+    """Their temperature is 1 at first, and target critics differ from the critics."""
+    recorded = load("xqc")
+    fixed = ("system.policy_frequency=1", "system.decay_learning_rates=false", "system.init_alpha=1")
+    atoms = ("system.num_atoms=7", "system.vmin=-3", "system.vmax=3", "network.actor_network.pre_torso.momentum=0.99")
+    xqc, shared = parity.algorithm("sac/ff_xqc", *SMALL, "system.alpha_lr=1e-2", *fixed, *atoms)
+    converts = {"actor": xqc_policy, "critic": xqc_critics, "target": xqc_critics}
+    rest = {"actor": shared.params.actor_params, "critic": shared.params.q_params.online}
+    rest["target"] = rest["critic"]
+    variables = {which: rest[which] | convert(recorded["initial"][which]) for which, convert in converts.items()}
+    q_params = OnlineAndTarget(variables["critic"], variables["target"])
+    params = SACParams(variables["actor"], q_params, np.zeros((), np.float32))
+    shared, losses = soft_steps(xqc, parity.with_params(shared, params), recorded)
+    for ours, theirs in (("q_loss", "critic_loss"), ("actor_loss", "actor_loss"), ("alpha_loss", "temp_loss")):
+        agree(f"XQC: {ours}", losses[ours], recorded["loss"][theirs], TOLERANCE)
+    after = {"actor": shared.params.actor_params, "critic": shared.params.q_params.online}
+    opt_states = {"actor": shared.opt_states.actor_opt_state, "critic": shared.opt_states.q_opt_state}
+    for which in after:
+        convert = converts[which]
+        gradients = {"params": mean_gradient(opt_states[which])["params"]}
+        agree(f"XQC: {which}: gradients", gradients, convert(recorded["mean_gradient"][which]), TOLERANCE)
+        before, expected = (convert(recorded[when][which]) for when in ("initial", "final"))
+        changes = (change({"params": after[which]["params"]}, before), change(expected, before))
+        agree(f"XQC: {which}: parameters", *changes, TOLERANCE)
+    target = {"params": shared.params.q_params.target["params"]}
+    agree("XQC: target critics", target, xqc_critics(recorded["target"]["critic"]), TOLERANCE)
+    agree("XQC: temperature", shared.params.log_alpha, recorded["final"]["log_temp"], TOLERANCE)
+    got, stats = after["actor"]["batch_stats"]["torso"], recorded["statistics"]
+    agree("XQC: statistics of the policy", moments(got), xqc_moments(stats["actor"]), TOLERANCE)
+    for i in range(2):
+        got = after["critic"]["batch_stats"][f"networks_{i}"]["torso"]
+        expected = xqc_moments(jax.tree.map(lambda leaf, i=i: leaf[i], stats["critic"]["VmapCritic_0"]))
+        agree(f"XQC: statistics of critic {i}", moments(got), expected, TOLERANCE)
+
+
+def xqc_moments(statistics):
+    """Return the running means and variances of a network of the authors."""
+    blocks = statistics["MLP_0"]
+    layers = [statistics["BatchNormEmbedder_0"], *(blocks[f"XQCBlock_{i}"] for i in range(2))]
+    return {f"BatchRenorm_{i}": layer["BatchNorm_0"] for i, layer in enumerate(layers)}
 
 
 def test_batch_renormalisation():

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.parts.distributional import CategoricalCriticsConfig, categorical_loss, configure_head
+from stoix_like.systems.parts.distributional import MEAN, AtomsConfig, categorical_loss, configure_head
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.anakin.ff_crossq import CrossQ, check_batches
@@ -30,7 +31,7 @@ class Config(ff_sac.BaseConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, batch_norm=True),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), batch_norm=True),
     }
-    atoms: CategoricalCriticsConfig
+    atoms: AtomsConfig
     target: SoftTarget
 
     def check(self, num_envs: int, num_shards: int) -> None:
@@ -48,21 +49,25 @@ class XQC(CrossQ[Config]):
     def critic_loss(self, q_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor.
 
-        Critics and target critics evaluate both steps in one batch, and normalise it by its statistics.
+        Critics and target critics evaluate both steps in one batch, and normalise it by its statistics. Every critic
+        learns the target with the smallest mean before its projection.
         """
         inputs, log_prob_t = self.joint_batch(params, batch, key)
-        (_, logits, _), _ = self.critics.apply(params.q_params.target, *inputs, mutable=STATISTICS)
+        targets, _ = self.critics.apply(params.q_params.target, *inputs, mutable=STATISTICS)
         outputs, updated = self.critics.apply(q_params, *inputs, mutable=STATISTICS)
         size = len(batch.reward)
         tm1 = jax.tree.map(lambda x: x[:size], outputs)
+        q_t, logits_t, _ = jax.tree.map(lambda x: x[size:], targets)
+        smallest = jnp.argmin(q_t, axis=-1)[:, None, None]
+        logits_t = jnp.broadcast_to(jnp.take_along_axis(logits_t, smallest, axis=-1), logits_t.shape)
         reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
-        loss, metrics = categorical_loss(tm1, reward, batch, logits[size:], self.config.atoms.reduction)
+        loss, metrics = categorical_loss(tm1, reward, batch, logits_t, MEAN)
         return loss, {**metrics, **updated}
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the value of each action, as the policy maximises it."""
         q, _, _ = self.q_values(params.q_params.online, observation, action, None)
-        return self.config.atoms.reduction.value(q)
+        return jnp.min(q, axis=-1)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
