@@ -74,6 +74,7 @@ RUNS = {
     "simba_v2": ["system=sac/ff_sac", "env=gymnax/pendulum", "network=mlp_simba_v2", *REPLAY, *SCALED],
     "dqn_reset": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.reset_every=3", *SHARDS, *THREE],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
+    "xqc": ["system=sac/ff_xqc", "env=gymnax/pendulum", *REPLAY],
     "sac_c51": ["system=sac/ff_sac_c51", "env=gymnax/pendulum", *REPLAY],
     "td3_c51": ["system=ddpg/ff_td3_c51", "env=gymnax/pendulum", *REPLAY, "system.max_exploration_noise=0.8"],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],

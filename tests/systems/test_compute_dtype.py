@@ -33,6 +33,7 @@ TORSOS = [
     (torsos.MLPTorso((4, 4), use_layer_norm=True, dtype=B16), (2, 3)),
     (torsos.NoisyMLPTorso((4,), dtype=B16), (2, 3)),
     (torsos.BatchRenormMLPTorso((4,), dtype=B16), (2, 3)),
+    (torsos.XQCTorso((4,), dtype=B16), (2, 3)),
     (torsos.ResNetTorso(4, 1, dtype=B16), (2, 3)),
     (torsos.SimBaTorso(4, 1, dtype=B16), (2, 3)),
     (torsos.SimBaV2Torso(4, 1, dtype=B16), (2, 3)),

@@ -372,6 +372,11 @@ CASES = {
         critic_values,
         atol=0.1,
     ),
+    "sac/ff_xqc": Case(
+        [*CONTINUOUS, *ENTROPY, *ATOMS, "system.num_atoms=101", "system.normalize_rewards=false"],
+        critic_values,
+        atol=0.1,
+    ),
     # Critics must learn that actions have no effect, from noise that covers all actions.
     "ddpg/ff_ddpg": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),
     "ddpg/ff_td3": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),

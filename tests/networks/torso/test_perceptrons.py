@@ -11,6 +11,7 @@ from stoix_like.networks.torso import (
     ResNetTorso,
     SimBaTorso,
     SimBaV2Torso,
+    XQCTorso,
 )
 from support.selections import select
 from support.torsos import assert_any_leading_axes, assert_pixels_are_scaled
@@ -21,6 +22,7 @@ TORSOS = {
     "mlp_norm": MLPTorso((8, 4), "silu", True, "lecun_normal", False),
     "noisy": NoisyMLPTorso((8, 4)),
     "batch_renorm": BatchRenormMLPTorso((8, 4)),
+    "xqc": XQCTorso((8, 4)),
     "resnet": ResNetTorso(4, 1),
     "simba": SimBaTorso(4, 1),
     "simba_v2": SimBaV2Torso(4, 1),

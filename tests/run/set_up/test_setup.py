@@ -109,6 +109,7 @@ SAC, DQN = ["system=sac/ff_sac", "env=gymnax/pendulum"], ["system=q_learning/ff_
         (["network=mlp_hl_gauss", f"{CRITIC}.num_atoms=1"], "num_atoms=1 is out of range: it must be at least 2"),
         (["system=q_learning/ff_pqn", f"{ACTOR}.pre_torso.layer_sizes=[]"], "pre_torso has no layers"),
         (["system=sac/ff_crossq", "env=gymnax/pendulum", "system.total_batch_size=1"], "one sample each"),
+        (["system=sac/ff_xqc", "env=gymnax/pendulum", "system.total_batch_size=1"], "one sample each"),
         ([*TRIALS, "arch.population.pbt.every_evals=20"], "pbt.every_evals=20 selects at none of 20 evaluation(s)"),
         (
             [
