@@ -74,7 +74,11 @@ RUNS = {
     "simba_v2": ["system=sac/ff_sac", "env=gymnax/pendulum", "network=mlp_simba_v2", *REPLAY, *SCALED],
     "dqn_reset": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.reset_every=3", *SHARDS, *THREE],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
-    "xqc": ["system=sac/ff_xqc", "env=gymnax/pendulum", *REPLAY],
+    # Few units: among thousands, rounding moves some input across zero.
+    "xqc": [
+        *("system=sac/ff_xqc", "env=gymnax/pendulum", *REPLAY, "system.adam_eps=1e-3"),
+        *(f"network.{name}_network.pre_torso.layer_sizes=[32,32]" for name in ("actor", "q")),
+    ],
     "sac_c51": ["system=sac/ff_sac_c51", "env=gymnax/pendulum", *REPLAY],
     "td3_c51": ["system=ddpg/ff_td3_c51", "env=gymnax/pendulum", *REPLAY, "system.max_exploration_noise=0.8"],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],
