@@ -166,6 +166,29 @@ def kinetix(name: str, num_envs: int) -> tuple[Reset, Step]:
     return reset, step
 
 
+def mjx(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of MJX for a task of gymnasium, without observations and episodes."""
+    import gymnasium as suite
+    from mujoco import mjx as physics
+
+    native = suite.make(name).unwrapped
+    model = physics.put_model(native.model, impl="jax")
+    low, high = native.action_space.low, native.action_space.high
+
+    def reset(key: jax.Array) -> Any:
+        start = physics.make_data(model, impl="jax").replace(qpos=jnp.asarray(native.init_qpos, jnp.float32))
+        return jax.vmap(lambda x: start.replace(qvel=x))(0.1 * jax.random.normal(key, (num_envs, native.model.nv)))
+
+    def one(data: Any, action: jax.Array) -> Any:
+        data = data.replace(ctrl=action)
+        return jax.lax.fori_loop(0, native.frame_skip, lambda _, data: physics.step(model, data), data)
+
+    def step(key: jax.Array, data: Any) -> Any:
+        return jax.vmap(one)(data, jax.random.uniform(key, (num_envs, len(low)), minval=low, maxval=high))
+
+    return reset, step
+
+
 def navix(name: str, num_envs: int) -> tuple[Reset, Step]:
     """Return the reset and the step of navix."""
     import navix as suite
@@ -271,6 +294,7 @@ SUITES = {
     "jaxtari": jaxtari,
     "jumanji": jumanji,
     "kinetix": kinetix,
+    "mjx": mjx,
     "navix": navix,
     "octax": octax,
     "pgx": pgx,

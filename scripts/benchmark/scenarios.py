@@ -298,7 +298,7 @@ SCENARIOS = {
 
 # The cheapest environment of each suite, where the adapter's own cost shows most, stepped by the suite's own means.
 # brax and MuJoCo Playground return to the first start states, as our mode `cached` does.
-CACHED = ("brax/inverted_pendulum", "playground/cartpole_balance")
+CACHED = ("brax", "mjx", "playground")
 STEPPED = {
     "brax/inverted_pendulum": "inverted_pendulum",
     "craftax/classic_symbolic": "Craftax-Classic-Symbolic-v1",
@@ -306,6 +306,7 @@ STEPPED = {
     "jaxtari/pong": "pong",
     "jumanji/snake": "Snake-v1",
     "kinetix/thrust_aim": "s_h4_thrust_aim",
+    "mjx/inverted_pendulum": "InvertedPendulum-v5",
     "navix/empty_5x5": "Navix-Empty-5x5-v0",
     "octax/brix": "brix",
     "pgx/tic_tac_toe": "tic_tac_toe",
@@ -313,26 +314,34 @@ STEPPED = {
     "xminigrid/empty_5x5": "MiniGrid-Empty-5x5",
 }
 STEPS_NUM_ENVS, STEPS_LENGTH = 256, 1000
-SCENARIOS |= {
-    f"steps_{env.partition('/')[0]}": Scenario(
+# Legged robots, whose simulation takes most of the time.
+RUNNERS = {
+    "mjx/half_cheetah": "HalfCheetah-v5",
+    "brax/halfcheetah": "halfcheetah",
+    "mjx/ant": "Ant-v5",
+    "brax/ant": "ant",
+}
+
+
+def stepped(env: str, name: str, num_envs: int, length: int) -> Scenario:
+    """Return the steps of environments with random actions, through the adapter and by the suite itself."""
+    suite = env.partition("/")[0]
+    return Scenario(
         (
-            *(f"env={env}", f"env.auto_reset={'cached' if env in CACHED else 'fresh'}"),
-            *(f"arch.total_num_envs={STEPS_NUM_ENVS}", f"system.rollout_length={STEPS_LENGTH}"),
+            *(f"env={env}", f"env.auto_reset={'cached' if suite in CACHED else 'fresh'}"),
+            *(f"arch.total_num_envs={num_envs}", f"system.rollout_length={length}"),
         ),
         "steps",
-        peers={
-            "suite": {
-                "suite": env.partition("/")[0],
-                "name": name,
-                "num_envs": STEPS_NUM_ENVS,
-                "num_steps": STEPS_LENGTH,
-            }
-        },
+        peers={"suite": {"suite": suite, "name": name, "num_envs": num_envs, "num_steps": length}},
         goal=Goal("cpu", 0.9),
         on_cpu=False,
     )
-    for env, name in STEPPED.items()
+
+
+SCENARIOS |= {
+    f"steps_{env.partition('/')[0]}": stepped(env, name, STEPS_NUM_ENVS, STEPS_LENGTH) for env, name in STEPPED.items()
 }
+SCENARIOS |= {f"steps_{env.replace('/', '_')}": stepped(env, name, 64, 100) for env, name in RUNNERS.items()}
 # Training on the host's environments, which both sides step; and what a call costs beyond stepping 16 of them.
 HOST_PPO = (*PPO[:2], *PPO_SMALL[4:], "arch.total_timesteps=50_000")
 HOST_SAC = (*SAC[:1], *SAC[2:], "arch.total_timesteps=10_000", "env=gymnasium/pendulum")

@@ -154,9 +154,7 @@ def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
     return tree._make(entries) if hasattr(tree, "_make") else tuple(entries)
 
 
-def fori_loop(
-    start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT, apart: bool = True
-) -> TreeT:
+def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT, apart: bool = True) -> TreeT:
     """Run `jax.lax.fori_loop`, with the scalars of its carry packed on GPUs; `apart` as in `pack_scalars`."""
 
     def packed_body(i: Any, carry: Any) -> Any:
