@@ -293,8 +293,13 @@ def table(
         # References may be newer than the page.
         kept = [row | {"published": references.cell(row)} for row in kept]
     rows = merge(kept, new)
-    runs = [member.run for group in groups for member in group if member.run.summary]
-    measured_with = _merge_measured(written.measured_with, runs)
+    measured = [
+        (f"{row['system'].strip('`')} on {row['environment']} at {row['env steps']}", member.run)
+        for row, group in zip(new, groups, strict=True)
+        for member in group
+        if member.run.summary
+    ]
+    measured_with = _merge_measured(written.measured_with, measured)
     equal = _equal_budgets(rows, references) if references else []
     lines = [*format_table(rows), "", *_legend(rows, measured_with, references)]
     return "\n".join([*([EQUAL, "", *format_table(equal), "", "All rows:", ""] if equal else []), *lines])
@@ -424,16 +429,20 @@ def _legend(rows: Iterable[dict[str, str]], measured_with: Iterable[str], refere
     return [LEGEND, *measured_with, *(["", "Published:", "", *sources] if sources else [])]
 
 
-def _merge_measured(written: Iterable[str], runs: Iterable[recorded_runs.Run]) -> list[str]:
-    """Add the versions of runs to the lines of a page, with the rows that each was measured with, where it is known."""
-    pairs = [line.removesuffix(".").partition(": ")[::2] for line in written]
-    for run in runs:
-        row = f"{run.system} on {run.config['env']['scenario']['task_name']}"
-        pairs.append((f"{_MEASURED}{_measured_with(run)}", row))
-    merged: dict[tuple[str, bool], dict[str, None]] = {}
-    for versions, rows in pairs:
-        merged.setdefault((versions, bool(rows)), {}).update(dict.fromkeys(rows.split(", ")))
-    return [f"{versions}{': ' * is_known}{', '.join(rows)}." for (versions, is_known), rows in merged.items()]
+def _merge_measured(written: Iterable[str], measured: Sequence[tuple[str, recorded_runs.Run]]) -> list[str]:
+    """Add the versions of the runs of rows to the lines of a page; rows of an older line are measured again."""
+    again = {row for row, _ in measured}
+    lines, merged = [], {}
+    for line in written:
+        versions, _, rows = line.removesuffix(".").partition(": ")
+        left = [row for row in rows.split(", ") if row not in again]
+        if not rows:
+            lines.append(line)
+        elif left:
+            merged[versions] = dict.fromkeys(left)
+    for row, run in measured:
+        merged.setdefault(f"{_MEASURED}{_measured_with(run)}", {})[row] = None
+    return [*lines, *(f"{versions}: {', '.join(rows)}." for versions, rows in merged.items())]
 
 
 def _measured_with(run: recorded_runs.Run) -> str:

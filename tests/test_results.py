@@ -265,7 +265,10 @@ def test_a_page_keeps_the_rows_of_other_commands_and_begins_with_equal_budgets(t
         ("`q_learning/ff_dqn`", "CartPole-v1"),
     ]
     measured = [line.split(": ")[-1] for line in text.splitlines() if line.startswith("Measured with")]
-    assert measured == ["ppo/ff_ppo on CartPole-v1, ppo/ff_ppo on Acrobot-v1.", "q_learning/ff_dqn on CartPole-v1."]
+    assert measured == [
+        "q_learning/ff_dqn on CartPole-v1 at 500k.",
+        "ppo/ff_ppo on CartPole-v1 at 500k, ppo/ff_ppo on Acrobot-v1 at 500k.",
+    ]
     equal = results.read_table(text[: text.index("All rows:")])
     assert [(row["published"], row[""]) for row in equal] == [  # in the order of the references
         ("-95 (me)", "reached"),

@@ -297,7 +297,7 @@ SCENARIOS = {
 }
 
 # The cheapest environment of each suite, where the adapter's own cost shows most, stepped by the suite's own means.
-# brax and MuJoCo Playground return to the first start states, as our mode `cached` does.
+# brax and MuJoCo Playground return to the first start states, as our mode `cached` does; MJX has no episodes.
 CACHED = ("brax", "mjx", "playground")
 STEPPED = {
     "brax/inverted_pendulum": "inverted_pendulum",

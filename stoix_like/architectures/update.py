@@ -145,7 +145,7 @@ class ShardProgram(NamedTuple):
 
         # All but the last update, then that one, in one compiled loop: where a call ends, which depends on the time,
         # changes no result.
-        # Scalars are packed by entry of the carry: shared ones stay apart from per-shard ones.
+        # With an axis of shards, scalars are packed by entry of the carry: shared ones apart from per-shard ones.
         carry = state.shared, *state, blocks, self._no_trajectory(state)
         before, *parts, blocks, trajectory = unpack(fori_loop(0, 2, part, carry, apart))
         state = LearnerState(*parts)

@@ -44,8 +44,8 @@ class RandomizedState(NamedTuple):
 def scaling(model: Any, ranges: Mapping[str, tuple[float, float]]) -> Randomizer:
     """Return the function that multiplies fields of models by factors, uniform in a range.
 
-    Each row of a field, such as a body, a geom, a joint or an actuator, has one factor. What the simulator derives from
-    a field when it compiles a model is not scaled.
+    Each row of a field, such as a body, a geom, a joint or an actuator, has one factor. Derived fields
+    are not scaled.
 
     Args:
         model: the model.
@@ -66,7 +66,7 @@ def scaling(model: Any, ranges: Mapping[str, tuple[float, float]]) -> Randomizer
     ]
     for name, (low, high) in ranges.items():
         if name not in known:
-            raise ConfigError(f"{KEY}.{name} is no field of numbers of the model: {nearest(name, known)}")
+            raise ConfigError(f"{KEY}.{name} is not a numeric field of the model: {nearest(name, known)}")
         if low > high:
             raise ConfigError(f"{KEY}.{name}=[{low:g}, {high:g}] is empty: write the smaller factor first")
     axes = jax.tree.unflatten(structure, [0 if name in ranges else None for name in names])

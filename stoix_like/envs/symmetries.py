@@ -126,4 +126,4 @@ g1_joystick = _robot(
     _join(_SENSORS, _G1, _G1, _same(1), _G1, _FEET, _sides(1, -1, 1), _FEET),
     _G1,
 )
-"""`G1Joystick…` of MuJoCo Playground; its reward of hips knows commands to the left, but not to the right."""
+"""`G1Joystick…` of MuJoCo Playground; it penalises hips differently for commands to the left and to the right."""

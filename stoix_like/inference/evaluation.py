@@ -24,7 +24,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.opponents import Opponent
-from stoix_like.envs.spaces import entries
+from stoix_like.envs.spaces import Mixed, bounds, entries
 from stoix_like.errors import ConfigError, DamagedError, TrainingError
 from stoix_like.inference.baseline import BaselinePolicy, compared, with_policy
 from stoix_like.loggers.formats import center_name, format_number
@@ -123,7 +123,7 @@ def evaluate(
     check_seed(seed)
     run = open_run(run_dir, trust, env, steps=not overrides)
     trained_on = run.setup.config.environment_name
-    run = _elsewhere(run, overrides) if overrides else run
+    run = _in_environment(run, overrides) if overrides else run
     run = run if opponent is None else _with_opponent(run, opponent)
     run = run if randomize is None else _with_env(run, randomize_evaluation=randomize)
     run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
@@ -151,7 +151,8 @@ def evaluate(
         if simulations is not None:
             record["simulations"] = simulations
         searched = "" if simulations is None else f"-{simulations}simulations"
-        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}"
+        elsewhere = f"-{run.setup.config.environment_name.replace('/', '-')}" if overrides else ""
+        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}{elsewhere}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if render is not None and drawn is not None:
             with _reported("render an episode", ConfigError, TrainingError, OSError):
@@ -219,21 +220,26 @@ def _line(record: Mapping[str, Any], unit: str) -> str:
     )
 
 
-def _elsewhere(run: TrainedRun, overrides: Sequence[str]) -> TrainedRun:
+def _in_environment(run: TrainedRun, overrides: Sequence[str]) -> TrainedRun:
     """Play in another environment that has the spaces of the run's, or change keys of that."""
     if others := [word for word in overrides if not word.lstrip("+").startswith(("env=", "env."))]:
         raise ConfigError(f"{others[0]}: only the environment can differ from training: use env=NAME or env.KEY=VALUE")
-    config, own = run.setup.config, run.setup.env
-    is_chosen = not {word.partition("=")[0] for word in overrides}.isdisjoint(("env", "env._target_"))
-    composed = compose_config(overrides) if is_chosen else override_config(OmegaConf.create(config.resolved), overrides)
-    chosen = from_mapping(EnvConfig, cast(dict[str, Any], OmegaConf.to_container(composed.env, resolve=True)), "env")
-    config = config._replace(env=chosen, custom_env=None if is_chosen else config.custom_env)
+    config, run_env = run.setup.config, run.setup.env
+    words = [word.removeprefix("+") if word.startswith("+env=") else word for word in overrides]
+    is_another = not {word.partition("=")[0] for word in words}.isdisjoint(("env", "env._target_"))
+    composed = compose_config(words) if is_another else override_config(OmegaConf.create(config.resolved), overrides)
+    values = cast(dict[str, Any], OmegaConf.to_container(composed.env, resolve=True))
+    env_config = from_mapping(EnvConfig, values, "env")
+    config = config._replace(env=env_config, custom_env=None if is_another else config.custom_env)
     env = factory.make_eval(config.env, config.custom_env, config.matmul_precision)
-    if _interface(env) != _interface(own):
+    run_env.close()
+    if _interface(env) != _interface(run_env):
+        env.close()
         raise ConfigError(
-            f"{' '.join(overrides)}: the policy observes {own.observation_space} and acts in {own.action_space} for"
-            f" {own.num_agents} agent(s), but {config.environment_name} has {env.observation_space},"
-            f" {env.action_space} and {env.num_agents}: use one with equal shapes, dtypes and actions"
+            f"{' '.join(overrides)}: the policy observes {run_env.observation_space} and acts in"
+            f" {run_env.action_space} for {run_env.num_agents} agent(s), but {config.environment_name} has"
+            f" {env.observation_space}, {env.action_space} and {env.num_agents}: use one with equal shapes, dtypes and"
+            " actions"
         )
     if env.on_host:
         check_host_calls(config.environment_name)
@@ -241,9 +247,12 @@ def _elsewhere(run: TrainedRun, overrides: Sequence[str]) -> TrainedRun:
 
 
 def _interface(env: VectorEnvironment) -> Any:
-    """Return what a policy knows of an environment; bounds of observations are not part of it."""
+    """Return the shapes, dtypes and actions that a policy depends on."""
     views = {name: (tuple(part.shape), jnp.dtype(part.dtype)) for name, part in entries(env.observation_space).items()}
-    return views, repr(env.action_space), env.num_agents, env.num_players
+    space: Any = env.action_space
+    parts = space.parts if isinstance(space, Mixed) else (space,)
+    limits = [np.broadcast_to(bound, part.shape).tolist() for part in parts for bound in bounds(part)]
+    return views, repr(space), limits, env.num_agents, env.num_players
 
 
 def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:

@@ -124,7 +124,7 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _is_below(value, _SYSTEMS)):
             yield f"{key}={value} is imported when the run is loaded, but only {_SYSTEMS} is trusted"
-        elif key in _FUNCTIONS and not _is_below(value, _SYMMETRIES):
+        elif key in _FUNCTIONS and not (key == "system.symmetry" and _is_below(value, _SYMMETRIES)):
             yield f"{key}={value} is imported when the run is loaded, but no function of this kind is trusted"
         elif names[0] == "env" and isinstance(value, str) and ":" in value:
             yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"

@@ -139,6 +139,7 @@ def test_modules_of_environments_and_functions_of_opponents_are_refused_unless_r
         ("env.scenario.name", "my_package:MyEnv-v0"),
         *opponent,
         ("env.eval_opponent", "support.toys.build"),
+        ("env.eval_opponent", "stoix_like.envs.symmetries.ant"),
         ("system.symmetry", "support.toys.build"),
     ):
         assert_untrusted([(key, value)], f"{key}={value} .*is imported.*--trust")

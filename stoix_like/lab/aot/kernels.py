@@ -96,6 +96,8 @@ _CYCLES = re.compile(r'"estimated_cycles":"([\d.e+-]+)"')
 # What our own kernels write, per block, and how many blocks there are; and cuDNN's convolutions.
 _OWN = {name: re.compile(rf'{name}(?:\\22|\\?"): ?(?:\\22|\\?")(\d+)') for name in ("flops", "loads")}
 _CONVOLUTION = re.compile(r'custom_call_target="__cudnn\$conv(\w+)"')
+# Of a dot, and of a call of cuDNN.
+_EXACT = re.compile(r'operand_precision["\\:=\[{ ]*highest', re.IGNORECASE)
 _GRID = re.compile(r"grid_[xyz] = (\d+)")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
@@ -276,7 +278,8 @@ def _product(operation: _Operation, types: dict[str, str]) -> tuple[int, str]:
     """Return two operations for each term of a product, or of a convolution, and the type of its operands."""
     arrays = [_shape(types.get(name, name)) for name in (operation.type, *operation.operands[:2])]
     result, (dtype, left), (_, right) = arrays
-    dtype = "exact" if "operand_precision={highest" in operation.rest else dtype
+    if dtype == "f32" and _EXACT.search(operation.rest):
+        dtype = "exact"
     if operation.opcode == "dot":
         axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.rest)
         terms = math.prod(left[int(axis)] for axis in axes[1].split(",") if axis) if axes else 1

@@ -36,7 +36,7 @@ from stoix_like.systems.parts.normalizer import (
     make_return_scaler,
 )
 from stoix_like.systems.parts.optimiser import LossFn, gradient_step, make_optimiser
-from stoix_like.systems.parts.symmetry import Symmetry, make_mirror
+from stoix_like.systems.parts.symmetry import SymmetryConfig, make_mirror
 from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_soft_target
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Replay, make_replay
@@ -178,7 +178,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 def make_parts(config: Any, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9) -> dict[str, Any]:
     """Build the attributes of an `OffPolicyActorCritic`."""
-    mirror = make_mirror(config.find_part(Symmetry), spec)
+    mirror = make_mirror(config.find_part(SymmetryConfig), spec)
     network, normalizes = spec.networks.actor_network, config.normalisation.normalize_observations
     return {
         "config": config,

@@ -36,7 +36,7 @@ from stoix_like.systems.parts.exploration import Exploration, make_exploration
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Transform, make_optimiser
 from stoix_like.systems.parts.state import get_part, with_part
-from stoix_like.systems.parts.symmetry import Mirror, Symmetry, make_mirror
+from stoix_like.systems.parts.symmetry import Mirror, SymmetryConfig, make_mirror
 from stoix_like.systems.parts.teacher import Kickstarting, Lessons, make_lessons
 from stoix_like.utils.jax_utils import explained_variance, standardize
 from stoix_like.utils.training import join_optimisers
@@ -208,6 +208,6 @@ def make_parts(
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
         "intrinsic": make_intrinsic(config.find_part(IntrinsicReward), config, spec),
         "lessons": make_lessons(config.find_part(Kickstarting), spec),
-        "mirror": make_mirror(config.find_part(Symmetry), spec),
+        "mirror": make_mirror(config.find_part(SymmetryConfig), spec),
         "num_policies": num_policies,
     }

@@ -1,4 +1,4 @@
-"""Learning with a symmetry of the task: mirror images of what the agent experienced."""
+"""Learning with a symmetry of the task: mirror images of transitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, SystemSpec
-from stoix_like.envs.spaces import Discrete
+from stoix_like.envs.spaces import Discrete, Mixed, bounds
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part
 from stoix_like.systems.parts.action_vectors import clip_to_bounds
@@ -28,7 +28,7 @@ _STREAM = 2**31 - 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Symmetry(Part):
+class SymmetryConfig(Part):
     """A symmetry of the task."""
 
     symmetry: str | None = None  # import path of a function that mirrors an observation and an action; None: off
@@ -42,7 +42,7 @@ class Symmetry(Part):
                 f"{_KEY}={self.symmetry}: states of recurrent networks have no known mirror image: use null, or a"
                 " feed-forward system"
             )
-        if getattr(config, "target_kl", None) is not None:
+        if getattr(config, "target_kl", None) is not None and getattr(config, "stops_early", True):
             raise ConfigError(
                 f"system.target_kl={config.target_kl} would count the asymmetry of the policy as a divergence, with"
                 f" {_KEY}={self.symmetry}: use system.desired_kl"
@@ -59,7 +59,7 @@ class Mirror(NamedTuple):
     join: Callable[[Any], Any] = lambda minibatch: minibatch  # appends the mirror images to a minibatch: `[2 B]`
 
 
-def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
+def make_mirror(config: SymmetryConfig | None, spec: SystemSpec) -> Mirror:
     """Build the functions of a symmetry, which is imported and checked when the program is traced.
 
     Half of what a replay buffer returns is replaced by its mirror image, as if the buffer held all images, too.
@@ -74,10 +74,10 @@ def make_mirror(config: Symmetry | None, spec: SystemSpec) -> Mirror:
     def sample(replay: Replay, state: Any, key: jax.Array, *exponent: Any) -> Batch:
         batch = replay.sample(state, key, *exponent)
         observation, action = mirror(batch.observation, batch.action)
-        after, is_known = batch.next_action or (batch.action, None)
-        following, after = mirror(batch.next_observation, after)
-        image = batch._replace(observation=observation, action=action, next_observation=following)
-        image = image._replace(next_action=batch.next_action and (after, is_known))
+        next_action, is_known = batch.next_action or (batch.action, None)
+        next_observation, next_action = mirror(batch.next_observation, next_action)
+        image = batch._replace(observation=observation, action=action, next_observation=next_observation)
+        image = image._replace(next_action=batch.next_action and (next_action, is_known))
         is_image = jax.random.bernoulli(jax.random.fold_in(key, _STREAM), 0.5, batch.reward.shape)
         return select_members(image, batch, is_image)
 
@@ -108,7 +108,7 @@ def _mirror(path: str, spec: SystemSpec, observation: Observation, action: jax.A
 
 
 def _fault(mirror: Callable[..., Any], spec: SystemSpec, like: Observation) -> str | None:
-    """Return what keeps a function of examples from being a symmetry; None if nothing does."""
+    """Return the fault of a function as a symmetry of examples; None without one."""
     keys = jax.random.split(jax.random.key(0), _EXAMPLES)
     views, action = jax.vmap(spec.observation_space.sample)(keys), jax.vmap(spec.action_space.sample)(keys)
     zeros = jax.tree.map(lambda x: jnp.zeros((_EXAMPLES, *x.shape[1:]), x.dtype), like)
@@ -122,9 +122,11 @@ def _fault(mirror: Callable[..., Any], spec: SystemSpec, like: Observation) -> s
         return "does not undo itself"
     if not (_equal(mirror(zeros, action)[1], image[1]) and _equal(mirror(observation, action[::-1])[0], image[0])):
         return "mirrors an action by the observation, or the other way round"
-    if not _equal(clip_to_bounds(spec.action_space, image[1]), image[1]):
+    space, actions = spec.action_space, image[1]
+    clipped = clip_to_bounds(space, actions) if isinstance(space, Mixed) else jnp.clip(actions, *bounds(space))
+    if not _equal(clipped, actions):
         return "mirrors actions out of their space"
-    if mask is not None and isinstance(spec.action_space, Discrete):
+    if mask is not None and isinstance(space, Discrete):
         rows = jnp.arange(_EXAMPLES)
         if not _equal(mask[rows, action], image[0].action_mask[rows, image[1]]):
             return "mirrors the action mask in another way than actions"

@@ -11,7 +11,7 @@ from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.systems.on_policy.networks import OnPolicyTransition
-from stoix_like.systems.parts.symmetry import Symmetry, make_mirror
+from stoix_like.systems.parts.symmetry import SymmetryConfig, make_mirror
 from stoix_like.utils.replay import Batch, Replay
 from support.compiled import run
 from support.set_ups import setup_of
@@ -22,7 +22,7 @@ PENDULUM, CARTPOLE = "stoix_like.envs.symmetries.pendulum", "stoix_like.envs.sym
 
 def mirror_of(path, view, action_space):
     spec = SystemSpec(view, action_space, SimpleNamespace(), Axes(), 4, 2, 1, True)
-    return make_mirror(Symmetry(symmetry=path), spec)
+    return make_mirror(SymmetryConfig(symmetry=path), spec)
 
 
 def pendulum():
@@ -104,7 +104,7 @@ def test_masks_are_permuted_with_actions():
 
 
 def test_without_a_symmetry_nothing_changes():
-    for config in (None, Symmetry()):
+    for config in (None, SymmetryConfig()):
         mirror = make_mirror(config, None)
         replay, batch = Replay(*[object()] * 5), object()
         assert mirror.replay(replay) is replay
@@ -117,6 +117,7 @@ FAULTS = {
     "does not undo itself": lambda o, a: (o._replace(agent_view=o.agent_view[jnp.asarray([1, 2, 0])]), a),
     "by the observation": lambda o, a: (o, jnp.where(o.agent_view[0] > 0.0, a, -a)),
     "out of their space": lambda o, a: (o, 4.0 - a),
+    "actions out": lambda o, a: (o, 3 - a),
     "failed .*": lambda o, a: (o, a.shape[3]),
     "cannot be imported": None,
 }
@@ -128,9 +129,11 @@ def test_what_is_no_symmetry_is_refused(monkeypatch, fault):
     if FAULTS[fault] is not None:
         module.swap = FAULTS[fault]
     monkeypatch.setitem(sys.modules, "faulty", module)
-    mirror = mirror_of("faulty.swap", Box(-1.0, 1.0, (3,)), FORCE)
+    choice = fault == "actions out"
+    mirror = mirror_of("faulty.swap", Box(-1.0, 1.0, (3,)), Discrete(3) if choice else FORCE)
+    actions = jnp.ones((2, 2), jnp.int32) if choice else jnp.ones((2, 2, 1))
     with pytest.raises(ConfigError, match=rf"system.symmetry=faulty.swap .*{fault}.*: it must be a function"):
-        images(mirror, Observation(jnp.ones((2, 2, 3))), jnp.ones((2, 2, 1)))
+        images(mirror, Observation(jnp.ones((2, 2, 3))), actions)
 
 
 def test_masks_that_are_mirrored_otherwise_are_refused(monkeypatch):
@@ -147,7 +150,9 @@ def test_masks_that_are_mirrored_otherwise_are_refused(monkeypatch):
     "options",
     [
         "system=ppo/ff_ppo system.normalize_observations=true",
+        "system=ppo/ff_ppo_penalty",
         "system=sac/ff_sac system.normalize_observations=true",
+        "system=sac/ff_xqc",
         "system=ddpg/ff_td3_c51 system.n_step=3",
     ],
 )

@@ -31,7 +31,7 @@ from stoix_like.systems.parts.exploration import ExplorationNoise, NormalNoise, 
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.symmetry import Symmetry
+from stoix_like.systems.parts.symmetry import SymmetryConfig
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
@@ -50,7 +50,7 @@ class Config(SystemConfig):
     target: SoftTarget
     exploration: ExplorationNoise
     resets: PeriodicResets
-    symmetry: Symmetry
+    symmetry: SymmetryConfig
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
     # Gradient steps of the critics per step of the policy and of all target parameters.

@@ -34,7 +34,7 @@ from stoix_like.systems.parts.kl_rate import FIXED, RATE, KLRate, LearningRate, 
 from stoix_like.systems.parts.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.systems.parts.optimiser import Gradients, descend, mean_gradient
 from stoix_like.systems.parts.state import get_part, with_part
-from stoix_like.systems.parts.symmetry import Symmetry
+from stoix_like.systems.parts.symmetry import SymmetryConfig
 from stoix_like.systems.parts.teacher import Kickstarting
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.loss import approximate_kl_per_example, clipped_value_loss_per_example, ppo_clip_loss_per_example
@@ -71,7 +71,7 @@ class Config(SystemConfig):
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting
-    symmetry: Symmetry
+    symmetry: SymmetryConfig
 
     @property
     def ignores_lag(self) -> bool:

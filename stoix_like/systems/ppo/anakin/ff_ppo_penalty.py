@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ class Config(ff_ppo.Config):
     """Hyperparameters of PPO with a KL penalty; `clip_eps` limits only the value change."""
 
     kl_coef: Annotated[float, at_least(0.0)]  # weight of the divergence, in the unit of the advantages per nat
+    stops_early: ClassVar[bool] = False
     adapt_kl_coef: bool  # whether the weight adapts to keep the divergence of each update near `target_kl`
     target_kl: Annotated[float, above(0.0)]  # divergence per update, in nats
 

@@ -36,7 +36,7 @@ from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
-from stoix_like.systems.parts.symmetry import Symmetry
+from stoix_like.systems.parts.symmetry import SymmetryConfig
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.sac_types import (
     ALL_CRITICS,
@@ -63,7 +63,7 @@ class BaseConfig(SystemConfig):
     gradients: Gradients
     resets: PeriodicResets
     temperature: Temperature
-    symmetry: Symmetry
+    symmetry: SymmetryConfig
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
     # Gradient steps of the critics per step of the policy and of the temperature.

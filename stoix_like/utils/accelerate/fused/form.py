@@ -117,5 +117,6 @@ def assemble(form: Form, layers: Sequence[Layer]) -> Float[Array, "R W"]:
     for layer, size in zip(hidden, sizes, strict=True):
         parts += [rows(layer.kernel, size)]
         parts += [rows(x[None], 1) for x in (layer.bias, layer.scale, layer.offset) if x is not None]
+    # Not transposed, which is a kernel of its own, and another one in the gradient.
     columns = jnp.stack([last.kernel[:, i] for i in range(form.outputs)])
     return jnp.concatenate([*parts, rows(columns, padded(form.outputs)), rows(last.bias[None], 1)])
