@@ -44,7 +44,7 @@ GUIDES = [
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
 ALGORITHMS = sorted((ROOT / "docs/algorithms").glob("*.md"))
 LINKING = [
-    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "ROADMAP", "AGENTS")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
@@ -239,10 +239,7 @@ def test_the_table_of_algorithms_composes_and_names_rows_of_the_results():
         assert missing == [], overrides
         system = f"| `{overrides[0].removeprefix('system=')}` | "
         for env, steps in re.findall(r"\[([^], ]+), ([^]]+)\]\(../results.md\)", evidence):
-            assert any(line.startswith(f"{system}{env} | ") and f" | {steps} | " in line for line in results), (
-                system,
-                env,
-            )
+            assert any(line.startswith(f"{system}{env} | ") and f" | {steps} | " in line for line in results), env
         assert "defaults.md" not in evidence or any(line.startswith(system) for line in defaults), system
 
 
@@ -309,6 +306,11 @@ def test_the_site_builds_without_warnings_and_lists_every_public_symbol(tmp_path
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
+    texts = {path: (tmp_path / path).read_text() for path in linked((tmp_path / "llms.txt").read_text())}
+    assert "guides/populations.md" in texts
+    assert texts["guides/tutorial.md"] in (tmp_path / "llms-full.txt").read_text()
+    pages = {path for path in tmp_path.rglob("*.html") if path.name != "404.html"}
+    assert {path for path in pages if not path.with_suffix(".md").exists()} == set()
     _, _, _, _, entries = (tmp_path / "objects.inv").read_bytes().split(b"\n", 4)
     listed = {line.split(" ", 1)[0] for line in zlib.decompress(entries).decode().splitlines()}
     public = {
