@@ -83,6 +83,7 @@ def make_spec(
         num_players=env.num_players,
         num_agents=env.num_agents,
         team_reward=env.team_reward,
+        goal_reward=env.goal_reward,
         share_networks=_check_sharing(config, env),
         model=_find_model(config, env),
         rollout_length=config.system.rollout_length,

@@ -29,6 +29,8 @@ Loss = tuple[jax.Array, Metrics]
 """A loss, and metrics by name."""
 Acted = tuple[PyTree, jax.Array, PyTree]
 """Result of `System.act`: the carry, the actions, and the extras, which the update needs to know."""
+GoalReward = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
+"""`(achieved goal, desired goal) -> (reward, terminated)`, see `envs.environment.EnvFacts.goal_reward`."""
 PartT = TypeVar("PartT", bound=Part)
 
 
@@ -250,6 +252,7 @@ class SystemSpec(NamedTuple):
     model: Model | None = None
     num_agents: int = 1  # agents of each environment, in adjacent rows; see `VectorEnvironment.num_agents`
     team_reward: bool = False  # whether the rewards of the rows of an environment are equal
+    goal_reward: GoalReward | None = None  # see `EnvFacts.goal_reward`
     share_networks: bool = True  # whether all agents have the same networks, or each its own
     rollout_length: int = 1  # steps per environment of each rollout, T
     warmup_rollouts: int = 0  # random rollouts before the first update

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
+from stoix_like.base_types import EpisodeMetrics, GoalReward, Observation, PyTree, TimeStep
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
@@ -43,12 +43,19 @@ class EnvFacts:
     """
     team_reward: bool = False
     """True if the agents of an environment have one reward in common, and not one each."""
+    goal_reward: GoalReward | None = None
+    """The reward and the end of a step as a function of goals; None without goals.
+
+    `(achieved, desired) -> (reward, terminated)` of the entries `achieved_goal` and `desired_goal` of the view after a
+    step, in one environment. A pure function, by which `system.relabel` computes the outcome for other goals.
+    """
     faults: tuple[str, ...] = ()
     """Sentences about what environments declare and do not keep to, although they can be trained."""
 
     def take_facts(self, env: EnvFacts) -> None:
-        """Say of players and agents what other environments say."""
+        """Say of players, agents and goals what other environments say."""
         self.num_players, self.num_agents, self.team_reward = env.num_players, env.num_agents, env.team_reward
+        self.goal_reward = env.goal_reward
 
     def against(self, opponent: Any) -> Any:
         """Return games for two in which actions move one player, who starts in half of them, with the same states.

@@ -102,6 +102,8 @@ class RepeatActions(Wrapper):
     becomes illegal.
     """
 
+    keeps_goals = False
+
     def __init__(self, env: VectorEnvironment, repeats: int) -> None:
         super().__init__(env)
         self.observation_space = unstacked(env.observation_space)

@@ -27,6 +27,8 @@ class AgentRows(Wrapper, keeps_ends=True):
     agent. Keys `[N * A]` are per row; a game takes its first agent's. The state of a game stays one entry.
     """
 
+    keeps_goals = False
+
     def __init__(self, env: VectorEnvironment, team_reward: bool = False, agent_ids: str = "none") -> None:
         self._sums = team_reward and not env.team_reward
         super().__init__(env)

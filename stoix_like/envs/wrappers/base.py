@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box
@@ -24,6 +24,8 @@ class Wrapper(VectorEnvironment):
 
     # Whether episodes start and end as in the wrapped environments.
     keeps_ends: ClassVar[bool] = False
+    # Whether rewards are still `goal_reward` of the goals that the agent observes.
+    keeps_goals: ClassVar[bool] = True
 
     def __init_subclass__(cls, keeps_ends: bool | None = None, **kwargs: Any) -> None:
         """Take nothing for granted of methods that may end episodes."""
@@ -40,6 +42,11 @@ class Wrapper(VectorEnvironment):
         self.on_host = env.on_host
         self.keeps_parameters = env.keeps_parameters
         self.take_facts(env)
+
+    def take_facts(self, env: EnvFacts) -> None:
+        super().take_facts(env)
+        if not self.keeps_goals:
+            self.goal_reward = None
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         return self.on_start(*self.env.reset(keys))
@@ -165,6 +172,8 @@ class CountingWrapper(StatefulWrapper):
 class ObservationWrapper(Wrapper, keeps_ends=True):
     """Base class of wrappers that change the agent's view and nothing else."""
 
+    keeps_goals = False
+
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         return env_state, with_observation(timestep, **self.converted(timestep.observation)._asdict())
 
@@ -183,6 +192,16 @@ class ObservationWrapper(Wrapper, keeps_ends=True):
 
 class RewardWrapper(Wrapper, keeps_ends=True):
     """Base class of wrappers that change rewards and nothing else."""
+
+    def take_facts(self, env: EnvFacts) -> None:
+        super().take_facts(env)
+        if (inner := env.goal_reward) is not None:
+
+            def goal_reward(achieved: PyTree, desired: PyTree) -> tuple[jax.Array, jax.Array]:
+                reward, terminated = inner(achieved, desired)
+                return self.reward(reward), terminated
+
+            self.goal_reward = goal_reward
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         env_state, timestep = self.env.step(keys, state, action)

@@ -24,6 +24,8 @@ class ObserveLastStep(Wrapper, keeps_ends=True):
     `last_reward`, and `observation` if they were none. Discrete actions are one-hot.
     """
 
+    keeps_goals = False
+
     def __init__(self, env: VectorEnvironment, action: bool, reward: bool) -> None:
         super().__init__(env)
         space = env.observation_space

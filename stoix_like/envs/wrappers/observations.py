@@ -35,6 +35,8 @@ class AsDeclared(ObservationWrapper):
     `view`: the shapes of their views `[N, ...]`.
     """
 
+    keeps_goals = True
+
     def __init__(self, env: VectorEnvironment, view: PyTree) -> None:
         super().__init__(env)
         self.observation_space = _agreed(env.observation_space, view)

@@ -51,6 +51,8 @@ def mask_entries(env: VectorEnvironment, mask: Sequence[str]) -> VectorEnvironme
 class _RandomViews(Wrapper, keeps_ends=True):
     """Base class of wrappers that change the agent's view at random and nothing else."""
 
+    keeps_goals = False
+
     stream: ClassVar[int]
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -125,6 +127,8 @@ class DelayObservation(StatefulWrapper, keeps_ends=True):
 
     Rewards, ends and action masks are not delayed.
     """
+
+    keeps_goals = False
 
     def __init__(self, env: VectorEnvironment, delay: int) -> None:
         super().__init__(env)

@@ -1,6 +1,6 @@
 import pytest
 
-from stoix_like.envs.suites import memory
+from stoix_like.envs.suites import goals, memory
 from support.conformance import check, check_time_limit
 
 # The warning is of octax.
@@ -23,6 +23,7 @@ CONFORMANT = [
     ("craftax", CLASSIC, 2000, {}),
     *(("craftax", name, 40, params(max_timesteps=15)) for name in ("Craftax-Symbolic-v1", "Craftax-Classic-Pixels-v1")),
     ("envpool", "CartPole-v1", 200, {}),
+    *(("goals", name, 200, {}) for name in goals.TASKS),
     *(("jaxtari", name, 300, params(max_frames_per_episode=100)) for name in ("pong", "freeway", "surround")),
     ("kinetix", LEVEL, 300, params(max_timesteps=80)),
     *(("kinetix", LEVEL, 20, {"kwargs": {"observation": o, "action": a}, **params(max_timesteps=8)}) for o, a in KINDS),
@@ -52,6 +53,7 @@ LIMITS = [
     ("brax", "fast", 1000, {}),
     ("brax", "fast", 5, params(episode_length=5)),
     *(("craftax", name, 4, {"num_envs": 1, **params(max_timesteps=4)}) for name in (CLASSIC, "Craftax-Symbolic-v1")),
+    ("goals", "point_maze", 4, {"kwargs": {"limit": 4, "radius": 0.001}}),
     ("jaxtari", "pong", 4, params(max_frames_per_episode=4)),
     ("jaxtari", "pong", 3, {"action_repeat": 4, **params(max_frames_per_episode=12)}),
     ("kinetix", LEVEL, 4, {"num_envs": 1, **params(max_timesteps=4)}),

@@ -90,6 +90,11 @@ REFUSED = {
         ("Maze-v0", kwargs(generator="mine"), "env.kwargs.generator='mine' is not a parameter of Maze-v0"),
         ("Cleaner-v0", kwargs(penalty_per_timestep=True), "penalty_per_timestep=True .* such as 0.5"),
     ],
+    "goals": [
+        ("bit_flip", kwargs(bits=0), "bits=0 must be an integer from 1"),
+        ("point_maze", kwargs(maze="v"), "maze=v: choose from open, spiral, u"),
+        ("point_maze", kwargs(speed=2.0), r"speed=2.0 must be in \(0, 1\], in cells"),
+    ],
     "kinetix": [(KINETIX, kwargs(observation="pixel"), "env.kwargs.observation='pixel' .*'pixels'")],
     "memory": [
         ("t_maze", kwargs(length=0), "length=0 must be an integer from 1"),
@@ -146,7 +151,7 @@ REFUSED = {
         (MINIGRID, params(view_size=4), "env.params.view_size=4 must be odd and at least 3"),
     ],
 }
-QUICK = ("gymnasium", "gymnax", "memory", "probe")
+QUICK = ("goals", "gymnasium", "gymnax", "memory", "probe")
 
 
 def slow_unless_quick(suite, *row):

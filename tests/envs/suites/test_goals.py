@@ -1,0 +1,61 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.envs.factory import make
+from stoix_like.envs.suites import goals
+from support.conformance import env_config
+
+BITS = 6
+
+
+def play(env, choose):
+    """Play an episode; return rewards, and the last time step."""
+    state, timestep = env.reset(jax.random.key(1))
+    rewards, step = [], jax.jit(env.step)
+    while not (timestep.terminated | timestep.truncated):
+        state, timestep = step(jax.random.key(0), state, choose(timestep.observation.agent_view))
+        rewards.append(float(timestep.reward))
+    return rewards, timestep
+
+
+def test_every_flip_costs_one_but_the_last_and_the_limit_is_the_number_of_bits():
+    env = goals.BitFlip(BITS)
+    view = env.reset(jax.random.key(1))[1].observation.agent_view
+    distance = int(jnp.sum(view["achieved_goal"] != view["desired_goal"]))
+    rewards, last = play(env, lambda view: jnp.argmax(view["achieved_goal"] != view["desired_goal"]))
+    assert rewards == [-1.0] * (distance - 1) + [0.0]
+    assert (bool(last.terminated), float(last.episode.measures["success_rate"])) == (True, 1.0)
+    right = int(jnp.argmax(view["achieved_goal"] == view["desired_goal"]))
+    rewards, last = play(env, lambda view: jnp.int32(right))
+    assert (rewards, bool(last.truncated)) == ([-1.0] * BITS, True)
+
+
+def test_a_point_stops_at_walls_and_at_the_border():
+    """The wall of the u is in rows [1, 2), columns [0, 2). A step of 1 would end in it, or outside of the maze."""
+    move = goals.PointMaze("u", speed=1.0).move
+    steps = [([0.5, 0.5], [1, 1], [0.5, 1.5]), ([0.5, 2.5], [1, -1], [1.5, 2.5]), ([2.5, 0.25], [1, -1], [2.5, 0.25])]
+    for place, action, after in steps:
+        np.testing.assert_allclose(move(jnp.array(place), jnp.array(action, jnp.float32)), after)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reward"),
+    [
+        ({}, -1.0),
+        ({"reward_scale": 3.0, "reward_clip": 2.0, "time_limit": 4, "step_count": True}, -2.0),
+        ({"action_repeat": 2}, None),
+        ({"observation_delay": 1}, None),
+        ({"observation_flicker": 0.5}, None),
+        ({"observe_last_reward": True}, None),
+        ({"flatten_observation": True}, None),
+    ],
+)
+def test_the_reward_of_goals_follows_wrappers_that_keep_goals(changes, reward):
+    goal_reward = make(env_config("goals", "bit_flip", **changes)).goal_reward
+    if reward is None:
+        assert goal_reward is None
+    else:
+        assert float(goal_reward(jnp.zeros(8), jnp.ones(8))[0]) == reward
+        assert float(goal_reward(jnp.ones(8), jnp.ones(8))[0]) == 0.0
