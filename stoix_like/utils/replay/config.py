@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.utils.replay.data import DataConfig
+from stoix_like.utils.replay.relabel import RelabelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,11 @@ class BufferConfig(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(BufferConfig):
+class ReplayConfig(BufferConfig, RelabelConfig):
     """Hyperparameters of a buffer of steps, or of windows of steps."""
 
     whole_windows: ClassVar[bool] = False
+    relabels: ClassVar[bool] = True  # whether samples have one target each, which may be one of another goal
     epochs: Annotated[int, between(1, 1_000_000)]  # gradient steps per update
     n_step: Annotated[int, between(1, INT32_MAX - 1)]  # rewards per target
     store_next_observation: bool  # whether to store each observation twice
@@ -102,7 +104,7 @@ class ReplayConfig(BufferConfig):
     @property
     def per_env_rows(self) -> bool:
         """True if the buffer stores steps in order, in one row per environment."""
-        return self.window > 1 or self.prioritised or self.whole_windows
+        return self.window > 1 or self.prioritised or self.whole_windows or self.relabel is not None
 
     @property
     def max_steps_per_env(self) -> int | None:
@@ -116,6 +118,7 @@ class ReplayConfig(BufferConfig):
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that the batch divides over the shards, and that the first update can sample a batch."""
         self.check_data(has_all=not self.whole_windows)
+        self.check_relabel(self.relabels, self.data, self.store_next_observation)
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
@@ -202,3 +205,4 @@ class WholeWindowsConfig(ReplayConfig):
     """Hyperparameters of a buffer with windows that are sampled step by step."""
 
     whole_windows: ClassVar[bool] = True
+    relabels: ClassVar[bool] = False

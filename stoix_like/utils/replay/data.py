@@ -109,7 +109,14 @@ class Data(NamedTuple):
 
 
 def with_clipped_rewards(spec: SystemSpec, largest: Scalar) -> SystemSpec:
-    """Clip the rewards of recorded data, if there are any."""
+    """Clip the rewards of recorded data and of goals, if there are any."""
+    if (goal_reward := spec.goal_reward) is not None:
+
+        def clipped(achieved: PyTree, desired: PyTree) -> tuple[jax.Array, jax.Array]:
+            reward, terminated = goal_reward(achieved, desired)
+            return jnp.clip(reward, -largest, largest), terminated
+
+        spec = spec._replace(goal_reward=clipped)
     if spec.data is None:
         return spec
     return spec._replace(data=spec.data._replace(reward=jnp.clip(spec.data.reward, -largest, largest)))

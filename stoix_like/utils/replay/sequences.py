@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from stoix_like.utils.replay.types import Step
 class BlockReplayConfig(ReplayConfig):
     """Hyperparameters of a buffer of sequences; others determine their length."""
 
+    relabels: ClassVar[bool] = False
     sequence_period: Annotated[int, between(1, 2**20)]  # steps between the starts of two sequences
 
     @property

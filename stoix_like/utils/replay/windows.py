@@ -25,6 +25,7 @@ from stoix_like.utils.replay.buffers import add_rows, example_step, importance_w
 from stoix_like.utils.replay.config import ReplayConfig
 from stoix_like.utils.replay.data import Data, with_data
 from stoix_like.utils.replay.frames import store_frames_once
+from stoix_like.utils.replay.relabel import make_relabel
 from stoix_like.utils.replay.types import Batch, Replay, Step
 
 
@@ -33,21 +34,25 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
 
     Stacked frames are stored once, see `store_frames_once`.
     """
-    buffer = make_buffer(config, spec)
+    buffer, relabel = make_buffer(config, spec), make_relabel(config, spec, reward_scale)
 
     def init(timestep: TimeStep) -> Any:
-        return buffer.init(example_step(config, spec, timestep))
+        step = example_step(config, spec, timestep)
+        return buffer.init(step if config.relabel is None else step._replace(extras=jnp.int32(0)))
 
     def add(state: Any, trajectory: Trajectory) -> Any:
-        stored = stored_steps(config, reward_scale, trajectory.transitions, state.experience)
+        like = state.experience if config.relabel is None else state.experience._replace(extras=None)
+        stored = stored_steps(config, reward_scale, trajectory.transitions, like)
         if not config.per_env_rows:
             return buffer.add(state, stored)
-        return add_rows(config, buffer, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
+        rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored)
+        return add_rows(config, buffer, state, config.numbered(state, rows))
 
     def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
         drawn = buffer.sample(state, key)
         if config.per_env_rows:
-            windows = jax.vmap(lambda window: _window_target(window, config.n_step, gamma))(drawn.experience)
+            steps = relabel(buffer.sample, state, key, drawn.experience)
+            windows = jax.vmap(lambda window: _window_target(window, config.n_step, gamma))(steps)
         else:
             windows = _step_targets(drawn.experience, gamma)
         if not config.prioritised:

@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation
+from stoix_like.envs.spaces import Box, Dict
+from stoix_like.errors import ConfigError
+from stoix_like.utils.replay import PrioritisedReplayConfig, ReplayConfig, make_replay, with_clipped_rewards
+from support.replayed import NUM_ENVS, SIZES, first, spec, steps
+
+NAMES = ("observation", "achieved_goal", "desired_goal")
+GOALS = {"observation_space": Dict(dict.fromkeys(NAMES, Box(0, 200, (1,))))}
+
+
+def reached(achieved, desired):
+    equal = jnp.all(achieved == desired)
+    return equal - 1.0, equal
+
+
+def goals(observation, desired):
+    number = observation.agent_view
+    return Observation(dict(zip(NAMES, (number, number, np.broadcast_to(desired, number.shape)), strict=True)))
+
+
+def rollout(start, num_steps=4):
+    """Steps whose successor achieves the number of the step plus 1/2, in episodes that end with steps 5 and 9.
+
+    Step 5 is truncated. Step 9 terminates: in the first environment at the desired 9.5, in the second one, with numbers
+    larger by 100, for another reason.
+    """
+    numbers = np.arange(start, start + num_steps)
+    trajectory = jax.device_get(steps(numbers, [-1] * num_steps, numbers == 9, numbers == 5))
+    desired = np.full((num_steps, NUM_ENVS, 1), 99.0, np.float32)
+    desired[:, 0] = np.where((numbers > 5) & (numbers < 10), 9.5, 99.0)[:, None]
+    transitions = trajectory.transitions
+    reward = np.where(transitions.next_observation.agent_view == desired, 0.0, -1.0)[..., 0].astype(np.float32)
+    ends = {name: goals(getattr(transitions, name), desired) for name in ("observation", "next_observation")}
+    return trajectory._replace(transitions=transitions._replace(reward=reward, **ends))
+
+
+def sample(schema=ReplayConfig, batch=1024, scale=1.0, **values):
+    """Sample from rows of 8 steps after 12: 4 to 11 are stored, in the order 8 to 11, 4 to 7."""
+    config = schema(**{**SIZES, "total_buffer_size": 16, "total_batch_size": batch, **values})
+    replay = make_replay(config, with_clipped_rewards(spec(goal_reward=reached)._replace(**GOALS), 10.0), 0.5, scale)
+    state = replay.init(first(jax.tree.map(lambda x: x[0, 0], rollout(0).transitions.observation)))
+    for start in (0, 4, 8):
+        state = jax.jit(replay.add)(state, rollout(start))
+    found = jax.jit(replay.sample)(state, jax.random.key(0))
+    np.testing.assert_array_equal(
+        found.observation.agent_view["desired_goal"], found.next_observation.agent_view["desired_goal"]
+    )
+    np.testing.assert_array_equal(found.next_observation.agent_view["achieved_goal"] % 1, 0.5)
+    views = found.observation.agent_view["observation"], found.observation.agent_view["desired_goal"]
+    columns = (np.ravel(column).tolist() for column in (*views, found.reward, found.discount, found.weight))
+    return set(zip(*columns, strict=True))
+
+
+def outcomes(strategy):
+    """The goals of each step of the first environment."""
+    begin = {4: 4, 5: 4, 6: 6, 7: 6, 8: 6, 9: 6, 10: 10, 11: 10}
+    end = {4: 5, 5: 5, 6: 9, 7: 9, 8: 9, 9: 9, 10: 11, 11: 11}
+    firsts = {"final": end, "future": {step: step for step in end}, "episode": begin}[strategy]
+    return {(step, goal) for step in end for goal in range(firsts[step], end[step] + 1)}
+
+
+@pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(PrioritisedReplayConfig, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", ["final", "future", "episode"])
+def test_goals_are_of_the_stored_episode_and_decide_reward_and_end(schema, strategy):
+    """A step costs 1 and continues, unless its successor is the goal. Step 9 of the second environment terminates."""
+    expected = set()
+    for step, goal in outcomes(strategy):
+        outcome = (0.0, 0.0) if step == goal else (-1.0, 0.5)
+        expected.add((step, goal + 0.5, *outcome, 1.0))
+        expected.add((step + 100, goal + 100.5, outcome[0], 0.0 if step == 9 else outcome[1], 1.0))
+    changes = {"prioritised": True} if schema is PrioritisedReplayConfig else {}
+    assert sample(schema, relabel=strategy, relabel_fraction=1.0, **changes) == expected
+
+
+def test_goals_come_from_the_whole_buffer():
+    found = sample(relabel="random", relabel_fraction=1.0, batch=4096)
+    stored = {offset + step for offset in (0, 100) for step in range(4, 12)}
+    assert {(step, goal - 0.5) for step, goal, *_ in found} == {(step, goal) for step in stored for goal in stored}
+
+
+def test_windows_of_several_steps_have_one_goal():
+    """Goals are 5.5, 9.5 and 11.5, and windows of three end with them, at the latest. -1.75 = -1 - 1/2 - 1/4."""
+    found = {key[0]: key[1:] for key in sample(relabel="final", relabel_fraction=1.0, n_step=3)}
+    shorter = {8: (9.5, -1.0, 0.0, 1.0), 9: (9.5, 0.0, 0.0, 1.0)}
+    longer = {6: (9.5, -1.75, 0.125, 1.0), 7: (9.5, -1.5, 0.0, 1.0)}
+    assert {step: found[step] for step in range(4, 10)} == {
+        4: (5.5, -1.0, 0.0, 1.0),
+        5: (5.5, 0.0, 0.0, 1.0),
+        **shorter,
+        **longer,
+    }
+    # Truncated without its goal, a window bootstraps from the true successor: 1/2 after one step.
+    assert (5, 4.5, -1.0, 0.5, 1.0) in sample(relabel="episode", relabel_fraction=1.0, n_step=3)
+
+
+def test_a_share_is_relabelled_with_scaled_and_clipped_rewards():
+    own = {(step, 9.5 if 5 < step < 10 else 99.0, 0.0 if step == 9 else -1.0) for step in range(4, 12)}
+    own |= {(step, 99.0, -1.0) for step in range(104, 112)}
+    stored = {(*each, 0.0 if each[0] % 100 == 9 else 0.5, 1.0) for each in own}
+    assert sample(relabel="final", relabel_fraction=0.0) == stored
+    half = sample(relabel="final", relabel_fraction=0.5, scale=4.0)
+    assert {(8, 9.5, -4.0, 0.5, 1.0), (4, 99.0, -4.0, 0.5, 1.0), (4, 5.5, -4.0, 0.5, 1.0)} <= half
+
+
+def test_environments_without_goals_are_refused():
+    replay = make_replay(ReplayConfig(**SIZES, relabel="final"), spec(), 0.5)
+    with pytest.raises(ConfigError, match=r"system.relabel=final needs environments with a `goal_reward`"):
+        replay.sample(None, jax.random.key(0))
