@@ -31,6 +31,8 @@ Acted = tuple[PyTree, jax.Array, PyTree]
 """Result of `System.act`: the carry, the actions, and the extras, which the update needs to know."""
 GoalReward = Callable[[Any, Any], tuple[jax.Array, jax.Array]]
 """`(achieved goal, desired goal) -> (reward, terminated)`, see `envs.environment.EnvFacts.goal_reward`."""
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+"""The entries of `Observation.agent_view` that it compares."""
 PartT = TypeVar("PartT", bound=Part)
 
 

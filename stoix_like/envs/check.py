@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Observation, PyTree, TimeStep
+from stoix_like.base_types import ACHIEVED, DESIRED, GoalReward, Observation, PyTree, TimeStep
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices, entries
@@ -362,8 +362,20 @@ def _value_faults(env: VectorEnvironment, rollout: CheckedRollout, again: Checke
             else "equal keys and actions give different results: draw random numbers from the key, and keep no state in"
             " Python"
         )
+    if env.goal_reward is not None:
+        yield from _goal_faults(env.goal_reward, steps)
     yield from _length_faults(env.truncates_after, rollout)
     yield from _successor_faults(rollout)
+
+
+def _goal_faults(goal_reward: GoalReward, steps: TimeStep) -> Iterator[str]:
+    view = steps.next_observation.agent_view
+    if not isinstance(view, dict) or not {ACHIEVED, DESIRED} <= view.keys():
+        yield f"goal_reward is set, and the observation lacks {ACHIEVED} or {DESIRED}: declare a Dict with both"
+        return
+    reward, terminated = jax.vmap(jax.vmap(goal_reward))(view[ACHIEVED], view[DESIRED])
+    if not np.allclose(reward, steps.reward, atol=_SLACK) or (terminated & ~steps.terminated).any():
+        yield "goal_reward of the goals after a step is not its reward, or not its end: compute step by goal_reward"
 
 
 def _length_faults(truncates_after: int | None, rollout: CheckedRollout) -> Iterator[str]:

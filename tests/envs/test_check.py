@@ -14,6 +14,7 @@ from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import restart, transition
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_scenario
 from stoix_like.envs.suites import probes
+from stoix_like.envs.suites.goals import BitFlip
 from stoix_like.errors import FaultyEnvironmentError
 from support import custom_envs, scripted
 
@@ -116,7 +117,15 @@ class ImpureBehindACallback(Sound):
         return state, timestep._replace(reward=changed)
 
 
+class Charged(BitFlip):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=timestep.reward - 0.1 * action)
+
+
 FAULTS = [
+    (sound(goal_reward=lambda self, achieved, desired: (1.0, False)), "lacks achieved_goal or desired_goal"),
+    (Charged, "goal_reward of the goals after a step is not its reward"),
     (WrongShape, r"observation.agent_view of reset is float32\[1\], but the space is Box\(0 … 6, float32\[2\]\)"),
     (WrongDtype, r"observation.agent_view of reset is int32\[1\], but the space is Box"),
     (

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Observation, TimeStep
+from stoix_like.base_types import ACHIEVED, DESIRED, Observation, TimeStep
 from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
 from stoix_like.envs.spaces import Box, Dict, Discrete
@@ -48,7 +48,7 @@ class GoalTask(Environment):
     """Base class of tasks in which the state is what has been achieved; truncated after `limit` steps."""
 
     def __init__(self, goals: Box, limit: int) -> None:
-        self.observation_space = Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), goals))
+        self.observation_space = Dict(dict.fromkeys(("observation", ACHIEVED, DESIRED), goals))
         self.truncates_after = self._limit = limit
 
     @abstractmethod
@@ -155,7 +155,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 
 def _observe(state: GoalState) -> Observation:
-    return Observation({"observation": state.achieved, "achieved_goal": state.achieved, "desired_goal": state.desired})
+    return Observation({"observation": state.achieved, ACHIEVED: state.achieved, DESIRED: state.desired})
 
 
 def _count(**named: Any) -> int:

@@ -19,13 +19,12 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import PyTree, SystemSpec
+from stoix_like.base_types import ACHIEVED, DESIRED, GoalReward, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, between, one_of
 from stoix_like.utils.jax_utils import Scalar, append_dims
 from stoix_like.utils.replay.types import Step
 
-ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 # Beyond the numbers of the keys that others split off.
 _STREAM = 2**31 - 4
 
@@ -151,7 +150,7 @@ def _ended(steps: Any) -> jax.Array:
     return steps.terminated | steps.truncated
 
 
-def _checked(config: RelabelConfig, spec: SystemSpec) -> Callable[[PyTree, PyTree], tuple[jax.Array, jax.Array]]:
+def _checked(config: RelabelConfig, spec: SystemSpec) -> GoalReward:
     """Return the reward of goals, if the environments have one and show them."""
     entries = getattr(spec.observation_space, "spaces", {})
     if spec.goal_reward is None or not {ACHIEVED, DESIRED} <= set(entries):
