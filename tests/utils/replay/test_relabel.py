@@ -7,7 +7,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError
 from stoix_like.utils.replay import PrioritisedReplayConfig, ReplayConfig, make_replay, with_clipped_rewards
-from support.replayed import NUM_ENVS, SIZES, first, spec, steps
+from support.replayed import NUM_ENVS, SIZES, empty, first, spec, steps
 
 NAMES = ("observation", "achieved_goal", "desired_goal")
 GOALS = {"observation_space": Dict(dict.fromkeys(NAMES, Box(0, 200, (1,))))}
@@ -110,4 +110,4 @@ def test_a_share_is_relabelled_with_scaled_and_clipped_rewards():
 def test_environments_without_goals_are_refused():
     replay = make_replay(ReplayConfig(**SIZES, relabel="final"), spec(), 0.5)
     with pytest.raises(ConfigError, match=r"system.relabel=final needs environments with a `goal_reward`"):
-        replay.sample(None, jax.random.key(0))
+        replay.sample(empty(replay), jax.random.key(0))
