@@ -6,7 +6,7 @@
 | point_maze | a random place of a maze | the step of a point in the plane |
 
 Every step costs 1, and the one that reaches the goal is free and terminates the episode. So no reward tells the way
-to a goal before it is reached once. The names of the entries are those of gymnasium-robotics.
+to a goal before it is reached once. Entries are named as in gymnasium-robotics.
 
 `bit_flip` is from Andrychowicz et al. 2017, "Hindsight experience replay" (arXiv:1707.01495), section 3.1, which
 leaves open whether the goal ends the episode.
@@ -82,7 +82,7 @@ class GoalTask(Environment):
 
 
 class BitFlip(GoalTask):
-    """Bits, of which each action flips one, are to equal others; the limit is their number."""
+    """Each action flips a bit, until all equal others; the limit is the number of bits."""
 
     def __init__(self, bits: int = 8) -> None:
         self._bits = _count(bits=bits)
