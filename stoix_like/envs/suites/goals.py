@@ -8,8 +8,8 @@
 Every step costs 1, and the one that reaches the goal is free and terminates the episode. So no reward tells the way
 to a goal before it is reached once. Entries are named as in gymnasium-robotics.
 
-`bit_flip` is from Andrychowicz et al. 2017, "Hindsight experience replay" (arXiv:1707.01495), section 3.1, which
-leaves open whether the goal ends the episode.
+`bit_flip` is from Andrychowicz et al. 2017, "Hindsight experience replay" (arXiv:1707.01495), section 3.1.
+That its goal ends the episode is decided here: the value of a reached goal is then known.
 """
 
 from __future__ import annotations
