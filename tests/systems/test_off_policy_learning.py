@@ -59,6 +59,13 @@ def test_defaults_learn_without_knowing_the_scale_of_rewards(system, env, steps,
     train(None, minimum_return, f"system={system}", f"env=gymnax/{env}", f"arch.total_timesteps={steps}")
 
 
+@pytest.mark.learn
+def test_dqn_learns_from_hindsight_to_reach_goals_that_chance_does_not():
+    """The best return is -6.5 on average: seven and a half of 15 bits are to be flipped, and the last flip is free."""
+    bits = ("env=goals/bit_flip", "env.kwargs.bits=15", "system.relabel=future", "arch.total_timesteps=2e5")
+    train(None, -7.0, "system=q_learning/ff_dqn", *bits)
+
+
 def train(experiment, minimum_return, *more):
     overrides = ["arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1", *more]
     overrides += [f"+experiment={experiment}"] if experiment else []
