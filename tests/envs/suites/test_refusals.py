@@ -163,6 +163,7 @@ EXAMPLES = [
     ("brax", "inverted_pendulum", "params.episode_length"),
     ("craftax", CRAFTAX, "params.max_timesteps"),
     ("envpool", "Pong-v5", "kwargs.max_episode_steps"),
+    ("goals", "point_maze", "kwargs.limit"),
     ("gymnax", "CartPole-v1", "params.max_steps_in_episode"),
     ("jaxmarl", "MPE_simple_tag_v3", "kwargs.max_steps"),
     ("jaxtari", "pong", "params.max_frames_per_episode"),
