@@ -150,7 +150,8 @@ def _refuse(
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
     replay = config.system.find_part(ReplayConfig)
     is_fixed = get_origin(flat_hints(type(config.system)).get("store_next_observation")) is Literal
-    stores_twice = replay is not None and replay.store_next_observation and not (is_fixed or replay.whole_windows)
+    is_fixed |= replay is not None and (replay.whole_windows or replay.relabel is not None)
+    stores_twice = replay is not None and replay.store_next_observation and not is_fixed
     if part.name == "replay buffer" and stores_twice and getattr(space, "stacked", 1) == 1:
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
