@@ -13,9 +13,9 @@ import stoix_like
 ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
-    "": 2_445,
-    "utils": 6_135,
-    "envs": 6_530,
+    "": 2_448,
+    "utils": 6_315,
+    "envs": 6_580,
     "networks": 7_465,
     "systems": 12_230,
     "architectures": 1_425,
@@ -25,18 +25,18 @@ ROOMS = {
     "policies": 1_770,
     "run": 5_740,
     "inference cli": 1_930,
-    "envs/suites": 3_595,
+    "envs/suites": 3_750,
     "lab": 7_285,
     "single_file": 2_415,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 52_500
+CORE = 52_740
 DOCSTRINGS = 0.147  # share of the lines outside the single files
-TESTS = 46_980
+TESTS = 47_175
 PAGE, PPO = 260, 172  # lines of one algorithm
 YAML = 316
 CHANGELOG = 12_000  # bytes
-MODULES = 88  # of the package, that importing `ff_ppo` loads
+MODULES = 89  # of the package, that importing `ff_ppo` loads
 RELATIVE_CLAUSES = 44  # "those of", "that of", "of which"
 
 
