@@ -124,3 +124,11 @@ def _array_like(value: Any, default: Any) -> np.ndarray | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return array if array.shape == np.shape(default) else None
+
+
+def count(least: int = 1, **named: Any) -> int:
+    """Return the one named number if it is between `least` and the largest length."""
+    ((name, given),) = named.items()
+    if (value := scalar(int, given)) is None or not least <= value <= 100_000:
+        raise ValueError(f"{name}={given} must be an integer from {least} to 100,000")
+    return value

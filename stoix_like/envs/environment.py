@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ActionSpace, ObservationSpace
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import name_of
+from stoix_like.utils.jax_utils import with_attribute
 
 State = Any
 """The state of an environment: a pytree of leaves that keep their shapes and dtypes."""
@@ -87,17 +88,7 @@ class Physics(NamedTuple):
 
 def physics_of(env: Any, name: str) -> Physics:
     """Return the physics of an environment that computes with the model in its attribute `name`."""
-
-    @contextlib.contextmanager
-    def replaced(model: Any) -> Iterator[None]:
-        nominal = getattr(env, name)
-        setattr(env, name, model)
-        try:
-            yield
-        finally:
-            setattr(env, name, nominal)
-
-    return Physics(getattr(env, name), replaced)
+    return Physics(getattr(env, name), partial(with_attribute, env, name))
 
 
 class Environment(EnvFacts, ABC):

@@ -76,7 +76,7 @@ def scaling(model: Any, ranges: Mapping[str, tuple[float, float]]) -> Randomizer
         for index, name in enumerate(sorted(ranges)):
             place = names.index(name)
             scaled = partial(_scaled, leaves[place], *ranges[name])
-            leaves[place] = jax.vmap(scaled)(jax.vmap(jax.random.fold_in, (0, None))(rng, index))
+            leaves[place] = jax.vmap(scaled)(fold_in_each(rng, index))
         return jax.tree.unflatten(structure, leaves), axes
 
     return draw

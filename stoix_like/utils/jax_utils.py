@@ -1,8 +1,9 @@
 """Utilities for arrays, trees and compiled functions."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,17 @@ def restore_float32(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
     `dtype`: dtype of the computation; None if none was set, which leaves the array unchanged.
     """
     return x if dtype is None else x.astype(jnp.float32)
+
+
+@contextlib.contextmanager
+def with_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute a value for some time, whatever sets it meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def fold_in_each(keys: jax.Array, number: Any) -> jax.Array:

@@ -47,6 +47,6 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         model = physics = None
         if hasattr(env, "sys"):  # one environment, for tests, has no bodies
             replaced = DomainRandomizationVmapWrapper(env, lambda system: (system, None)).v_env_fn
-            model, physics = env.sys.mj_model, Physics(env.sys, replaced, lambda: None)
+            model, physics = env.sys.mj_model, Physics(env.sys, replaced)
         adapted = PhysicsEnvironment(env, model, lambda state: {"qpos": state.pipeline_state.q}, physics, name)
     return TimeLimit(Vectorize(adapted), limit)

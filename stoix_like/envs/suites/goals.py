@@ -23,11 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import ACHIEVED, DESIRED, Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct, count
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
 from stoix_like.envs.spaces import Box, Dict, Discrete
 from stoix_like.errors import nearest
-from stoix_like.schema import scalar
 
 MAZES = {
     "open": ("     ", "     ", "     ", "     ", "     "),
@@ -85,7 +84,7 @@ class BitFlip(GoalTask):
     """Each action flips a bit, until all equal others; the limit is the number of bits."""
 
     def __init__(self, bits: int = 8) -> None:
-        self._bits = _count(bits=bits)
+        self._bits = count(bits=bits)
         self.action_space = Discrete(bits)
         super().__init__(Box(0.0, 1.0, (bits,)), bits)
 
@@ -116,7 +115,7 @@ class PointMaze(GoalTask):
         self._speed, self._radius = speed, radius
         self._free = np.array([[cell == " " for cell in row] for row in MAZES[maze]])
         self._cells = np.argwhere(self._free).astype(np.float32)
-        super().__init__(Box(0.0, np.array(self._free.shape, np.float32), (2,)), _count(limit=limit))
+        super().__init__(Box(0.0, np.array(self._free.shape, np.float32), (2,)), count(limit=limit))
 
     def draw(self, key: jax.Array) -> jax.Array:
         cell_key, place_key = jax.random.split(key)
@@ -156,11 +155,3 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 def _observe(state: GoalState) -> Observation:
     return Observation({"observation": state.achieved, ACHIEVED: state.achieved, DESIRED: state.desired})
-
-
-def _count(**named: Any) -> int:
-    """Return the one named number if it is an integer from 1."""
-    ((name, given),) = named.items()
-    if (value := scalar(int, given)) is None or not 1 <= value <= 100_000:
-        raise ValueError(f"{name}={given} must be an integer from 1 to 100,000")
-    return value

@@ -25,13 +25,13 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct, count
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
 from stoix_like.envs.legends import Feature, Legend
 from stoix_like.envs.scenes import memory as drawings
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ArraySpace, Box, Discrete
-from stoix_like.schema import INT32_MAX, scalar
+from stoix_like.schema import INT32_MAX
 
 
 class DrawnTask(NamedTuple):
@@ -99,7 +99,7 @@ class RepeatFirst(Recall):
     columns = ("symbol", "first")
 
     def __init__(self, length: int = 16, num_symbols: int = 4) -> None:
-        self._length, self._num_symbols = _count(length=length), _count(2, num_symbols=num_symbols)
+        self._length, self._num_symbols = count(length=length), count(2, num_symbols=num_symbols)
         super().__init__((num_symbols, 1), num_symbols, length)
 
     def draw(self, key: jax.Array) -> DrawnTask:
@@ -115,8 +115,8 @@ class RepeatPrevious(Recall):
     """
 
     def __init__(self, delay: int = 4, length: int | None = None, num_symbols: int = 4) -> None:
-        self._delay, self._num_symbols = _count(delay=delay), _count(2, num_symbols=num_symbols)
-        self._length = 8 * delay if length is None else _count(delay + 1, length=length)
+        self._delay, self._num_symbols = count(delay=delay), count(2, num_symbols=num_symbols)
+        self._length = 8 * delay if length is None else count(delay + 1, length=length)
         super().__init__((num_symbols,), num_symbols, self._length - delay)
 
     def draw(self, key: jax.Array) -> DrawnTask:
@@ -131,8 +131,8 @@ class CountRecall(Recall):
     columns = ("symbol", "question")
 
     def __init__(self, num_symbols: int = 4, copies: int = 4) -> None:
-        self._num_symbols, self._copies = _count(num_symbols=num_symbols), _count(copies=copies)
-        super().__init__((num_symbols, num_symbols), copies + 1, _count(cards=num_symbols * copies))
+        self._num_symbols, self._copies = count(num_symbols=num_symbols), count(copies=copies)
+        super().__init__((num_symbols, num_symbols), copies + 1, count(cards=num_symbols * copies))
 
     def draw(self, key: jax.Array) -> DrawnTask:
         deck_key, question_key = jax.random.split(key)
@@ -148,7 +148,7 @@ class Autoencode(Recall):
     columns = ("symbol", "play")
 
     def __init__(self, length: int = 8, num_symbols: int = 4) -> None:
-        self._length, self._num_symbols = _count(length=length), _count(2, num_symbols=num_symbols)
+        self._length, self._num_symbols = count(length=length), count(2, num_symbols=num_symbols)
         super().__init__((num_symbols, 1), num_symbols, length)
 
     def draw(self, key: jax.Array) -> DrawnTask:
@@ -181,7 +181,7 @@ class TMaze(Environment):
     action_space = Discrete(3)
 
     def __init__(self, length: int = 8, penalty: float = 0.1) -> None:
-        self._length = _count(length=length)
+        self._length = count(length=length)
         if not 0.0 <= penalty < math.inf:
             raise ValueError(f"penalty={penalty} must be at least 0: use 0.1")
         self._penalty = penalty
@@ -237,11 +237,3 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 def _legend(names: Iterable[str], actions: tuple[str, ...] = ()) -> Legend:
     return Legend(tuple(Feature(name, (place,), "", 0.0, 1.0) for place, name in enumerate(names)), actions)
-
-
-def _count(least: int = 1, **named: Any) -> int:
-    """Return the one named number if it is between `least` and the largest length."""
-    ((name, given),) = named.items()
-    if (value := scalar(int, given)) is None or not least <= value <= 100_000:
-        raise ValueError(f"{name}={given} must be an integer from {least} to 100,000")
-    return value

@@ -6,9 +6,9 @@ suite would download.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from stoix_like.envs.suites.physics import PhysicsEnvironment
 from stoix_like.envs.wrappers import RepeatActions, TimeLimit
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
+from stoix_like.utils.jax_utils import with_attribute
 
 # What users cannot change in a task's configuration, besides groups of values and lists: `env.action_repeat` does
 # what the wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
@@ -89,12 +90,6 @@ def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any
         return suite.load(name, config_overrides=overrides)
 
 
-@contextlib.contextmanager
-def _models_in(directory: Path) -> Iterator[None]:
-    before = _MODELS.MENAGERIE_PATH
+def _models_in(directory: Path) -> AbstractContextManager[None]:
     # The suite takes a path of its own kind.
-    _MODELS.MENAGERIE_PATH = type(before)(directory)
-    try:
-        yield
-    finally:
-        _MODELS.MENAGERIE_PATH = before
+    return with_attribute(_MODELS, "MENAGERIE_PATH", type(_MODELS.MENAGERIE_PATH)(directory))

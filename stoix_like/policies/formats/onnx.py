@@ -18,6 +18,7 @@ from jax.interpreters import partial_eval
 
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.policies.exportable import Exportable
+from stoix_like.utils.jax_utils import with_attribute
 
 # Runtimes of the last two years support it.
 _OPSET = 21
@@ -34,7 +35,7 @@ def encode(policy: Exportable) -> bytes:
         raise ConfigError(f"format=onnx: ONNX has no random numbers of jax: use {instead}")
     # The converter broadcasts the biases of convolutions.
     # It replaces `jnp.cumsum` by one that takes fewer arguments, for good.
-    with _silenced(), jax.numpy_rank_promotion("allow"), _replaced(jnp, "cumsum", jnp.cumsum):
+    with _silenced(), jax.numpy_rank_promotion("allow"), with_attribute(jnp, "cumsum", jnp.cumsum):
         try:
             import jax2onnx
         except ImportError as error:
@@ -83,7 +84,7 @@ def _used_part(policy: Exportable) -> Callable[..., Any]:
     def act(*arrays: Any) -> Any:
         pairs = zip(arrays, policy.argument_shapes.values(), strict=True)
         shapes = [jax.ShapeDtypeStruct(array.shape[: 1 + len(leaf.shape)], leaf.dtype) for array, leaf in pairs]
-        with _replaced(nn.DenseGeneral, "__call__", _DENSE_GENERAL):
+        with with_attribute(nn.DenseGeneral, "__call__", _DENSE_GENERAL):
             closed = jax.make_jaxpr(lambda *given: policy.mode_on(given))(*shapes)
         jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
         results = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, closed.consts))(*arrays)
@@ -91,17 +92,6 @@ def _used_part(policy: Exportable) -> Callable[..., Any]:
         return [jnp.copy(result) if copied else result for result, copied in zip(results, known, strict=True)]
 
     return act
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Give an attribute a value for some time, whatever sets it meanwhile."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @contextlib.contextmanager
