@@ -1,6 +1,7 @@
-"""Append the systems of each family, and a table of what they take, to the pages of algorithms; run by mkdocs."""
+"""Append the systems of each family, what they take, and their results to the pages of algorithms; run by mkdocs."""
 
 import re
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,9 @@ from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, fi
 from stoix_like.run.set_up.suggestions import about
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "docs"))
+import gen_results  # noqa: E402
+
 # The families of systems on each page.
 PAGES = {
     "ppo": ("ppo",),
@@ -89,15 +93,25 @@ def contents(names: list[str]) -> str:
     return "".join(lines)
 
 
+def rows(entries: list[gen_results.Entry]) -> str:
+    """Return the results of a family by system."""
+    ordered = sorted(entries, key=lambda entry: entry.row["system"])
+    cells = [{"system": entry.row["system"], **gen_results.cells(entry, "environment")} for entry in ordered]
+    return "\n".join(gen_results.results.format_table(cells)) + "\n"
+
+
 def write_pages() -> None:
     """Append both to each page, whose prose is written by hand."""
     # It still uses names that jax has deprecated.
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="tensorflow_probability")
     smoke = smoke_rows((ROOT / "docs/guides/systems.md").read_text("utf-8"))
+    entries, _ = gen_results.read_entries()
     for page in PAGES:
         names = systems(page)
         with mkdocs_gen_files.open(f"algorithms/{page}.md", "a") as file:
             file.write(f"\n## Systems\n\n{contents(names)}\n## Can I use it?\n\n{table(names, smoke)}{LEGEND}")
+            if found := [entry for entry in entries if entry.row["system"].split("`")[1] in names]:
+                file.write(f"\n## Results\n\n{rows(found)}")
 
 
 write_pages()

@@ -300,7 +300,7 @@ def table(
         if member.run.summary
     ]
     measured_with = _merge_measured(written.measured_with, measured)
-    equal = _equal_budgets(rows, references) if references else []
+    equal = equal_budgets(rows, references) if references else []
     lines = [*format_table(rows), "", *_legend(rows, measured_with, references)]
     return "\n".join([*([EQUAL, "", *format_table(equal), "", "All rows:", ""] if equal else []), *lines])
 
@@ -337,7 +337,7 @@ def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> 
     return merged
 
 
-def _equal_budgets(rows: Iterable[dict[str, str]], references: References) -> list[dict[str, str]]:
+def equal_budgets(rows: Iterable[dict[str, str]], references: References) -> list[dict[str, str]]:
     """Return the last rows whose budget is that of a published return, in the order of those, with what they lack."""
     last = {(row["system"].strip("`"), row["environment"], row["env steps"]): row for row in rows}
     tasks = dict.fromkeys((system, environment.split("/")[-1]) for system, environment in references.returns)
