@@ -97,7 +97,8 @@ def rows(entries: list[gen_results.Entry]) -> str:
     """Return the results of a family by system."""
     ordered = sorted(entries, key=lambda entry: entry.row["system"])
     cells = [{"system": entry.row["system"], **gen_results.cells(entry, "environment")} for entry in ordered]
-    return "\n".join(gen_results.results.format_table(cells)) + "\n"
+    table = "\n".join(gen_results.results.format_table(cells))
+    return f"{table}\n\n{gen_results.commands(ordered)}"
 
 
 def write_pages() -> None:

@@ -4,6 +4,7 @@ import collections
 import html
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ sys.path.append(str(ROOT / "scripts"))
 import results  # noqa: E402
 
 VERDICTS = {"reached": "reached", "within": "within the interval", "lower": "**lower**"}
-TITLES = ("published", "final policy", "best policy", "env steps", "seeds, episodes", "")
+TITLES = ("published", "final policy", "best policy", "env steps", "seeds, episodes")
 _KEY = ("system", "environment", "env steps")
 _LABEL, _WIDTH, _ROW, _MARGIN = 250, 850, 18, 24  # pixels of a picture: labels, in all, a row, above and below
 _IMAGE = re.compile(r"^!\[(.*)\]\(.*\)\n\n?", re.MULTILINE)
@@ -82,14 +83,27 @@ def verdict(compared: Mapping[str, str]) -> str:
 
 
 def cells(entry: Entry, first: str = "system") -> dict[str, str]:
-    """Return a row of the page, with its command behind a click."""
+    """Return a row of the page."""
     row = entry.row
-    command = "<br>".join(f"<code>{html.escape(line)}</code>" for line in re.findall(r"`(.+?)`", row["command"]))
-    details = f"<details><summary>command</summary>{command}</details>"
     fields = ("final policy", "best policy", "env steps")
-    seeds = f"{row['seeds']}, {row['episodes']}"
-    values = ("<br>".join(map(verdict, entry.compared)), *(row[name] for name in fields), seeds, details)
-    return {first: row[first], **dict(zip(TITLES, values, strict=True))}
+    values = ("<br>".join(map(verdict, entry.compared)), *(row[name] for name in fields))
+    return {first: row[first], **dict(zip(TITLES, (*values, f"{row['seeds']}, {row['episodes']}"), strict=True))}
+
+
+def commands(entries: Iterable[Entry], first: str = "system") -> str:
+    """Return the commands of rows, behind a click."""
+    lines = [
+        f"# {entry.row[first].replace('`', '')}, {entry.row['env steps']}\n{wrapped(command)}"
+        for entry in entries
+        for command in re.findall(r"`(.+?)`", entry.row["command"])
+    ]
+    return '??? example "Commands"\n\n' + textwrap.indent("\n".join(["```sh", *lines, "```"]), " " * 4) + "\n"
+
+
+def wrapped(command: str) -> str:
+    """Break a long command between its arguments."""
+    lines = textwrap.wrap(command, 100, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines)
 
 
 def summary(equal: Iterable[Mapping[str, str]]) -> str:
@@ -134,7 +148,9 @@ def write_page() -> None:
             file.write(picture(found))
         curves = [match[0] for match in _IMAGE.finditer(after) if re.search(rf"\b{re.escape(task)}\b(?!-)", match[1])]
         table = "\n".join(results.format_table(list(map(cells, found))))
-        sections.append(f"### {task}\n\n![Final returns on {task}]({name})\n\n{''.join(curves)}{table}\n")
+        sections.append(
+            f"### {task}\n\n![Final returns on {task}]({name})\n\n{''.join(curves)}{table}\n\n{commands(found)}"
+        )
         for curve in curves:
             after = after.replace(curve, "")
     title, _, notes = before.removesuffix(f"{results.BEGIN}\n").partition("\n")

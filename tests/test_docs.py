@@ -174,12 +174,37 @@ def test_every_system_is_in_the_table_of_one_family(tmp_path):
     script = generate(tmp_path, "gen_algorithms.py")
     texts = {page: (tmp_path / f"algorithms/{page}.md").read_text() for page in script["PAGES"]}
     assert sorted(texts) == [page.stem for page in ALGORITHMS]
-    rows = [row for text in texts.values() for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]
+    tables = [text.partition("\n## Results\n")[0] for text in texts.values()]
+    rows = [row for text in tables for row in re.findall(r"^\| `.*\|$", text, re.MULTILINE)]
     listed = [line.removeprefix("system=") for line in lines("systems") if line.startswith("system=")]
     assert sorted(re.search(r"`(.*?)`", row).group(1) for row in rows) == sorted(listed)
     # Discrete, MultiDiscrete, Box, mixed, recurrent, masks, dictionaries, populations.
     assert "| `ppo/rec_ppo` | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ | ✓ |" in rows
     assert "| `sac/ff_sac` | – | – | ✓ | – | – | – | ✓ | ✓ |" in rows
+
+
+def test_results_are_shown_by_environment_and_counted(tmp_path):
+    script = generate(tmp_path, "gen_results.py")
+    text = (tmp_path / "results.md").read_text()
+    counts = re.search(r"Of (\d+) .*\*\*(\d+) are reached, (\d+) lie within .*, and (\d+) are lower", text).groups()
+    total, reached, within, lower = map(int, counts)
+    verdicts = [script["verdict"](row) for entry in script["read_entries"]()[0] for row in entry.compared]
+    assert (total, reached) == (len(verdicts), sum(verdict.startswith("reached ") for verdict in verdicts))
+    assert total == reached + within + lower
+    images = set(re.findall(r"!\[Final returns on .*\]\((.*)\)", text))
+    assert images == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.svg")}
+    shown = text.partition("## What the numbers are")[0]
+    block = (ROOT / "docs/results.md").read_text().partition("All rows:")[2].partition("results:end")[0]
+    assert len(re.findall(r"^    stoix-like train", shown, re.MULTILINE)) == block.count("`stoix-like train")
+
+
+def test_a_picture_of_results_has_a_bar_for_each_row_and_a_diamond_for_each_published_return(tmp_path):
+    script = generate(tmp_path, "gen_results.py")
+    row = {"system": "`ppo/ff_ppo`", "env steps": "1M", "final policy": "5.0 [0.0, 10.0]"}
+    drawn = script["picture"]([script["Entry"](row, [{"published": "10 (paper)"}])])
+    # 250 pixels of labels and a margin of 10, then 570 from the lowest number, 0, to the highest, 10.
+    assert '<path class="ours" d="M260.0 33.0H830.0"/><circle class="ours" cx="545.0"' in drawn
+    assert '<path class="theirs" d="M830.0 27.0l5 6' in drawn
 
 
 @pytest.mark.parametrize("page", ALGORITHMS, ids=lambda page: page.stem)
