@@ -19,7 +19,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train install test test-slow smoke check format docs soak bench bench-peers bench-accelerator bench-aot constraints clean
+.PHONY: help train install test test-slow smoke check format docs soak speedrun bench bench-peers bench-accelerator bench-aot constraints clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "%-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ docs: $(INSTALLED) ## execute the tutorial, and build the documentation into sit
 
 soak: $(INSTALLED) ## kill, starve, damage and fuzz tiny runs and sweeps for ten minutes; ARGS="--minutes 60 --seed 1" for more
 	$(BIN)/python scripts/soak $(ARGS)
+
+speedrun: $(INSTALLED) ## train three tasks to a return, and print the seconds it took; ARGS="--seeds 3"
+	$(BIN)/python scripts/speedrun.py $(ARGS)
 
 bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" selects scenarios
 	$(BIN)/python scripts/benchmark $(ARGS)
