@@ -14,6 +14,7 @@ from stoix_like.systems.on_policy.networks import OnPolicyTransition
 from stoix_like.systems.parts.symmetry import SymmetryConfig, make_mirror
 from stoix_like.utils.replay import Batch, Replay
 from support.compiled import run
+from support.selections import first
 from support.set_ups import setup_of
 
 FORCE, PUSH = Box(-2.0, 2.0, (1,)), Discrete(2)
@@ -148,13 +149,16 @@ def test_masks_that_are_mirrored_otherwise_are_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        "system=ppo/ff_ppo system.normalize_observations=true",
-        "system=ppo/ff_ppo_penalty",
-        "system=sac/ff_sac system.normalize_observations=true",
-        "system=sac/ff_xqc",
-        "system=ddpg/ff_td3_c51 system.n_step=3",
-    ],
+    first(
+        1,
+        [
+            "system=ppo/ff_ppo system.normalize_observations=true",
+            "system=ppo/ff_ppo_penalty",
+            "system=sac/ff_sac system.normalize_observations=true",
+            "system=sac/ff_xqc",
+            "system=ddpg/ff_td3_c51 system.n_step=3",
+        ],
+    ),
 )
 def test_training_takes_a_symmetry_and_refuses_another_one_before_it_compiles(options):
     overrides = [*options.split(), "env=gymnax/pendulum"]
