@@ -274,6 +274,7 @@ class SystemConfig:
     # Hyperparameters with which `eval_act` acts only on observations, without a search.
     policy_hyperparams: ClassVar[Mapping[str, float]] = {}
     needs_model: ClassVar[bool] = False  # whether the system plans with the environments as a model
+    needs_goals: ClassVar[bool] = False  # whether the system reads what observations achieved and desired
     # Whether the system reads the true successor of every step, and not only its value.
     needs_successors: ClassVar[bool] = True
     # Whether the replay buffer holds rewards that `reward_scale` has not multiplied.

@@ -79,6 +79,17 @@ class FeatureInput(nn.Module):
         return feature
 
 
+class EntriesInput(nn.Module):
+    """An input layer that selects entries of the `agent_view`, a dictionary."""
+
+    names: Sequence[str]  # names of the entries, such as `observation` and `desired_goal`
+
+    @nn.compact
+    def __call__(self, embedding: Any) -> dict[str, Any]:
+        """Return the entries by name."""
+        return {name: _view(embedding)[name] for name in self.names}
+
+
 class FlattenInput(nn.Module):
     """An input layer that flattens the output of another one, such as images for a torso of dense layers."""
 

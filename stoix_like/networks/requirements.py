@@ -25,6 +25,7 @@ ACTION_VALUES = "action values"
 ACTION_VALUE_ATOMS = "the atoms of action values"
 ACTION_VALUE_QUANTILES = "the quantiles of action values"
 ACTION_VALUE_ANY_QUANTILES = "the quantiles of action values at any levels"
+REPRESENTATION = "a representation"
 DISCOVERED_PREDICTIONS = "the predictions of a discovered update rule"
 
 # Attributes of heads that the system sets: they determine what the network learns.

@@ -17,6 +17,7 @@ from stoix_like.networks.inputs import (
     DictInput,
     EmbeddingActionInput,
     EmbeddingActionOnehotInput,
+    EntriesInput,
     FeatureInput,
     FlattenInput,
     StepCountInput,
@@ -108,6 +109,8 @@ def _selected(layer: Any, space: ObservationSpace, key: str) -> ObservationSpace
         if field == "step_count":
             return Box(0, np.inf, (), jnp.int32)
         return _entry(space, path, f"{key}.feature_name={layer.feature_name}") if field == "agent_view" else None
+    if isinstance(layer, EntriesInput):
+        return Dict({name: _entry(space, [name], f"{key}.names={name}") for name in layer.names})
     return None if isinstance(space, Dict) and not isinstance(layer, ArrayInput) else space
 
 

@@ -2,12 +2,13 @@
 
 from stoix_like.networks.torso.images import CNNTorso, GridTorso, VisualResNetTorso, as_images
 from stoix_like.networks.torso.perceptrons import BatchRenormMLPTorso, MLPTorso, NoisyMLPTorso, XQCTorso
-from stoix_like.networks.torso.residual import BroTorso, ResNetTorso, SimBaTorso, SimBaV2Torso
+from stoix_like.networks.torso.residual import BroTorso, DeepResNetTorso, ResNetTorso, SimBaTorso, SimBaV2Torso
 
 __all__ = [
     "BatchRenormMLPTorso",
     "BroTorso",
     "CNNTorso",
+    "DeepResNetTorso",
     "GridTorso",
     "MLPTorso",
     "NoisyMLPTorso",

@@ -167,3 +167,42 @@ class BroTorso(nn.Module):
             y = declare(self, first, activation(normalised(first(x))))
             x = x + normalised(second(y))
         return restore_float32(x, self.dtype)
+
+
+class DeepResNetTorso(nn.Module):
+    """A residual network with blocks of four layers, for depths of up to a thousand.
+
+        x <- l_0(x),  x <- x + l_4(l_3(l_2(l_1(x)))),  l(x) = f(norm(W x))
+
+    Source: Wang et al., 1000 Layer Networks for Self-Supervised RL (2025), arXiv:2503.14858, section 3.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 256  # width of every layer, in units
+    depth: int = 4  # layers in blocks, a multiple of 4
+    activation: str = "swish"  # name of the activation function, f
+    kernel_init: Initializer | str = "lecun_uniform"  # initialiser of the weights, or its name
+    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
+    # inputs and parameters.
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that blocks are whole."""
+        if self.depth < 4 or self.depth % 4:
+            raise ValueError(f"depth={self.depth} must be a multiple of 4, the layers of a block: use 4, 16 or 64")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding, `[..., hidden_size]`; uint8 is scaled, see `as_floats`."""
+        activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
+
+        def layer(x: Array) -> Array:
+            dense = nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
+            return declare(self, dense, activation(LayerNorm(dtype=self.dtype)(dense(x))))
+
+        x = layer(as_floats(observation))
+        for _ in range(self.depth // 4):
+            x = x + layer(layer(layer(layer(x))))
+        return restore_float32(x, self.dtype)

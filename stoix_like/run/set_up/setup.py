@@ -17,7 +17,7 @@ from stoix_like.architectures.axes import BATCH_AXIS, DEVICE_AXIS, make_axes, ma
 from stoix_like.architectures.types import Inputs, ProgramSpec
 from stoix_like.architectures.update import ShardProgram
 from stoix_like.assembly import SystemParts, inputs_of, make_spec
-from stoix_like.base_types import Axes, RolloutState, System, SystemSpec
+from stoix_like.base_types import ACHIEVED, DESIRED, Axes, RolloutState, System, SystemSpec
 from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig, flatten
 from stoix_like.data.files import KEY
@@ -177,6 +177,13 @@ def _make_environments(config: RunConfig) -> tuple[VectorEnvironment, VectorEnvi
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of"
             f" {config.environment_name}: {suggest_systems(config.system_name, env.action_space)}"
+        )
+    if config.system.needs_goals and not {"observation", ACHIEVED, DESIRED} <= set(
+        getattr(env.observation_space, "spaces", ())
+    ):
+        raise ConfigError(
+            f"system={config.system_name} needs observations with the entries observation, {ACHIEVED} and {DESIRED},"
+            f" which {config.environment_name} lacks: use env=goals/point_maze, or another system"
         )
     if env.num_players == 2 and not config.system.plays_both_seats:
         raise ConfigError(

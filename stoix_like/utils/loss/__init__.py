@@ -22,6 +22,7 @@ from stoix_like.utils.loss.actor_critic import (
     td3_critic_loss_per_example,
 )
 from stoix_like.utils.loss.common import approximate_kl, approximate_kl_per_example
+from stoix_like.utils.loss.contrastive import ENERGIES, info_nce_loss
 from stoix_like.utils.loss.distributional import (
     categorical_critics_loss,
     categorical_critics_loss_per_example,
@@ -85,6 +86,7 @@ from stoix_like.utils.loss.value_learning import (
 from stoix_like.utils.loss.world_model import kl_balance_loss
 
 __all__ = [
+    "ENERGIES",
     "SupportsKL",
     "approximate_kl",
     "approximate_kl_per_example",
@@ -114,6 +116,7 @@ __all__ = [
     "impala_loss",
     "implicit_quantile_q_learning",
     "implicit_quantile_q_learning_per_example",
+    "info_nce_loss",
     "is_outside",
     "kl_balance_loss",
     "mpo_alpha_loss",

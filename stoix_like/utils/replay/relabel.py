@@ -33,9 +33,9 @@ _STREAM = 2**31 - 4
 class RelabelConfig(Part):
     """Hindsight experience replay."""
 
-    # Where the goal of a relabelled sample was achieved: at its step or after it in its episode, at the end of the
-    # episode, anywhere in it, or anywhere in the buffer; None: off.
-    relabel: Annotated[str | None, one_of("future", "final", "episode", "random")] = None
+    # Where the goal of a relabelled sample was achieved: at its step or after it in its episode, all equally likely or
+    # in proportion to `gamma^steps`, at the end of the episode, anywhere in it, or anywhere in the buffer; None: off.
+    relabel: Annotated[str | None, one_of("future", "geometric", "final", "episode", "random")] = None
     # Traced in populations, which type checks of this package at run time must allow.
     relabel_fraction: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.8  # share of relabelled samples
 
@@ -67,7 +67,7 @@ class RelabelConfig(Part):
         return stored._replace(extras=number[:, None] + after - _ended(stored))
 
 
-def make_relabel(config: RelabelConfig, spec: SystemSpec, reward_scale: Scalar) -> Callable[..., Step]:
+def make_relabel(config: RelabelConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar) -> Callable[..., Step]:
     """Build `(sample, state, key, windows) -> windows`, which replaces the goals of a share of windows `[B, W, ...]`.
 
     The reward and the end of each step are `goal_reward` of its new goal. A step that terminated for another reason
@@ -84,9 +84,9 @@ def make_relabel(config: RelabelConfig, spec: SystemSpec, reward_scale: Scalar) 
         numbers = state.experience.extras
         places = jnp.arange(numbers.size, dtype=jnp.int32).reshape(numbers.shape)
         first = sample(state.replace(experience=places), key).experience[:, 0]
-        row, time = _draw(config.relabel, state, goal_key, *jnp.divmod(first, numbers.shape[1]))
+        row, time = _draw(config.relabel, state, goal_key, *jnp.divmod(first, numbers.shape[1]), gamma)
         goal = jax.tree.map(lambda x: x[row, time], state.experience.next_observation.agent_view[ACHIEVED])
-        chosen = jax.random.bernoulli(share_key, config.relabel_fraction, row.shape)
+        chosen = jax.random.uniform(share_key, row.shape) < config.relabel_fraction
 
         def replace(desired: jax.Array, goal: jax.Array) -> jax.Array:
             return jnp.where(append_dims(chosen, desired.ndim), goal[:, None], desired)
@@ -114,7 +114,7 @@ def make_relabel(config: RelabelConfig, spec: SystemSpec, reward_scale: Scalar) 
 
 
 def _draw(
-    strategy: str | None, state: Any, key: jax.Array, row: jax.Array, time: jax.Array
+    strategy: str | None, state: Any, key: jax.Array, row: jax.Array, time: jax.Array, gamma: Scalar
 ) -> tuple[jax.Array, jax.Array]:
     """Draw the steps whose successors are the goals of steps `[B]`; both by row and place in the ring."""
     numbers = state.experience.extras
@@ -141,9 +141,23 @@ def _draw(
         return jax.lax.fori_loop(0, length.bit_length(), halve, ends)[0]
 
     last = search(number + 1) - 1
-    if strategy != "final":
+    if strategy == "geometric":
+        last = age + geometric_steps(key, last - age + 1, gamma)
+    elif strategy != "final":
         last = jax.random.randint(key, age.shape, search(number) if strategy == "episode" else age, last + 1)
     return row, (start + last) % length
+
+
+def geometric_steps(key: jax.Array, num_steps: jax.Array, gamma: Scalar) -> jax.Array:
+    """Draw one of the first n steps, `P(k) = (1 - gamma) gamma^k / (1 - gamma^n)` for `0 <= k < n`.
+
+    `num_steps`: `[B]`, n; `gamma` may be 1, where all are equally likely.
+    Returns k, `[B]`.
+    """
+    # The inverse of the cumulative distribution; below 1, it has no 0 / 0.
+    rate = jnp.log(jnp.minimum(gamma, 1.0 - 2.0**-24))
+    below = jax.random.uniform(key, num_steps.shape) * -jnp.expm1(num_steps * rate)
+    return jnp.minimum(jnp.floor(jnp.log1p(-below) / rate).astype(num_steps.dtype), num_steps - 1)
 
 
 def _ended(steps: Any) -> jax.Array:

@@ -34,7 +34,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
 
     Stacked frames are stored once, see `store_frames_once`.
     """
-    buffer, relabel = make_buffer(config, spec), make_relabel(config, spec, reward_scale)
+    buffer, relabel = make_buffer(config, spec), make_relabel(config, spec, gamma, reward_scale)
 
     def init(timestep: TimeStep) -> Any:
         step = example_step(config, spec, timestep)

@@ -1,0 +1,1 @@
+"""Systems for tasks with goals."""
