@@ -9,6 +9,7 @@ from stoix_like.networks.inputs import (
     DictInput,
     EmbeddingActionInput,
     EmbeddingActionOnehotInput,
+    EntriesInput,
     FeatureInput,
     FlattenInput,
     StepCountInput,
@@ -49,6 +50,12 @@ def test_features_are_selected_by_dotted_names():
         run(FeatureInput("agent_view.gird").apply, {}, OBSERVATION)
     with pytest.raises(AttributeError, match="use step_count, which is an array"):
         run(FeatureInput("step_count.grid").apply, {}, OBSERVATION)
+
+
+def test_entries_are_selected_by_their_names():
+    selected = run(EntriesInput(("agent",)).apply, {}, OBSERVATION)
+    np.testing.assert_array_equal(selected["agent"]["speed"], VIEW["agent"]["speed"])
+    assert set(selected) == {"agent"}
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])

@@ -54,6 +54,7 @@ def _cases(seed=0):
         "ppo_clip": Case(ls.ppo_clip_loss, (n(B), n(B), n(B)), 1, (0.2,)),
         "ppo_penalty": Case(_ppo_penalty, (n(B), n(B), n(B)), 1, (0.5,)),
         "ppo_penalty_continuous": Case(_ppo_penalty_continuous, (n(B, A), n(B, A), n(B, A), n(B)), 1, (0.5,)),
+        "info_nce": Case(_info_nce, (n(B, B),), 1, (0.1,)),
         "dpo": Case(ls.dpo_loss, (n(B), n(B), n(B)), 1, (2.0, 0.6)),
         "clipped_value": Case(ls.clipped_value_loss, (n(B), n(B), n(B)), 1, (0.2,)),
         "q_learning": Case(ls.q_learning, q, 1, (1.0,), at(1)),
@@ -105,6 +106,10 @@ def _cases(seed=0):
         "hl_gauss": Case(ls.hl_gauss_loss, (n(B, K), atoms, n(B)), 1, (0.75,)),
         "two_hot": Case(ls.two_hot_loss, (n(B, K), atoms, n(B)), 1),
     }
+
+
+def _info_nce(logits, logsumexp_coef):
+    return ls.info_nce_loss(logits, True, logsumexp_coef)
 
 
 def _ppo_penalty(log_prob, b_log_prob, gae, beta):

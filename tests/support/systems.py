@@ -33,7 +33,9 @@ def has_replay(system):
 
 
 def environment(system):
-    """Return the override of an environment whose actions a system takes."""
+    """Return the override of an environment whose actions a system takes, with goals if it needs them."""
+    if schema(system).needs_goals:
+        return "env=goals/point_maze"
     return f"env=gymnax/{'cartpole' if takes_discrete(system) else 'pendulum'}"
 
 

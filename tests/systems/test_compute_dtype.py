@@ -38,6 +38,7 @@ TORSOS = [
     (torsos.SimBaTorso(4, 1, dtype=B16), (2, 3)),
     (torsos.SimBaV2Torso(4, 1, dtype=B16), (2, 3)),
     (torsos.BroTorso(4, 1, dtype=B16), (2, 3)),
+    (torsos.DeepResNetTorso(4, 4, dtype=B16), (2, 3)),
     (torsos.CNNTorso(**CNN, use_layer_norm=True, dtype=B16), IMAGE),
     (torsos.CNNTorso(**CNN, sliced=False, dtype=B16), IMAGE),
     (torsos.VisualResNetTorso((4,), (1,), use_layer_norm=True, hidden_sizes=(4,), dtype=B16), IMAGE),

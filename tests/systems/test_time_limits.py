@@ -456,7 +456,8 @@ def chain(monkeypatch):
 
 
 def test_every_system_has_a_case():
-    assert set(CASES) == {system for system in SYSTEMS if "gamma" in flat_hints(schema(system))}
+    learns_values = {system for system in SYSTEMS if "gamma" in flat_hints(schema(system))}
+    assert set(CASES) == {system for system in learns_values if not schema(system).needs_goals}
 
 
 def write_chain(path, continuous, pairs=100):

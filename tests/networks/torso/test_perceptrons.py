@@ -6,6 +6,7 @@ import pytest
 from stoix_like.networks.torso import (
     BatchRenormMLPTorso,
     BroTorso,
+    DeepResNetTorso,
     MLPTorso,
     NoisyMLPTorso,
     ResNetTorso,
@@ -27,6 +28,7 @@ TORSOS = {
     "simba": SimBaTorso(4, 1),
     "simba_v2": SimBaV2Torso(4, 1),
     "bro": BroTorso(4, 1),
+    "deep_resnet": DeepResNetTorso(4, 4),
 }
 
 

@@ -1,8 +1,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from stoix_like.networks.torso import BroTorso, SimBaTorso, SimBaV2Torso
+from stoix_like.networks.torso import BroTorso, DeepResNetTorso, SimBaTorso, SimBaV2Torso
 from support.compiled import run
 
 KEY = jax.random.key(0)
@@ -35,6 +36,20 @@ def test_bro_matches_hand_computed_output():
     for i, kernel in enumerate((np.eye(2), np.eye(2)[::-1], np.eye(2))):
         params[f"Dense_{i}"]["kernel"] = jax.device_put(kernel)
     np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([3.0, 2.0])), [0.0, 1.0], atol=1e-4)
+
+
+def test_deep_resnet_matches_hand_computed_output():
+    """As in BRO, the first layer gives (1, 0). Each of four layers swaps the units and normalises: (0, 1), (1, 0), …, so
+    the block ends with (1, 0) and adds it. The second block starts with the same difference, and adds it again.
+    """
+    torso = DeepResNetTorso(2, 8, "relu")
+    params = jax.jit(torso.init)(KEY, np.ones(2))["params"]
+    assert len(params) == 2 * 9
+    for i in range(9):
+        params[f"Dense_{i}"]["kernel"] = jax.device_put(np.eye(2)[:: -1 if i else 1])
+    np.testing.assert_allclose(run(torso.apply, {"params": params}, jnp.asarray([3.0, 2.0])), [3.0, 0.0], atol=1e-4)
+    with pytest.raises(ValueError, match=r"depth=6 must be a multiple of 4"):
+        DeepResNetTorso(2, 6)
 
 
 def test_torso_matches_hand_computed_output():

@@ -7,6 +7,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError
 from stoix_like.utils.replay import PrioritisedReplayConfig, ReplayConfig, make_replay, with_clipped_rewards
+from stoix_like.utils.replay.relabel import geometric_steps
 from support.replayed import NUM_ENVS, SIZES, empty, first, spec, steps
 
 NAMES = ("observation", "achieved_goal", "desired_goal")
@@ -60,12 +61,13 @@ def outcomes(strategy):
     """The goals of each step of the first environment."""
     begin = {4: 4, 5: 4, 6: 6, 7: 6, 8: 6, 9: 6, 10: 10, 11: 10}
     end = {4: 5, 5: 5, 6: 9, 7: 9, 8: 9, 9: 9, 10: 11, 11: 11}
-    firsts = {"final": end, "future": {step: step for step in end}, "episode": begin}[strategy]
+    later = {step: step for step in end}
+    firsts = {"final": end, "future": later, "geometric": later, "episode": begin}[strategy]
     return {(step, goal) for step in end for goal in range(firsts[step], end[step] + 1)}
 
 
 @pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(PrioritisedReplayConfig, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("strategy", ["final", "future", "episode"])
+@pytest.mark.parametrize("strategy", ["final", "future", "geometric", "episode"])
 def test_goals_are_of_the_stored_episode_and_decide_reward_and_end(schema, strategy):
     """A step costs 1 and continues, unless its successor is the goal. Step 9 of the second environment terminates."""
     expected = set()
@@ -75,6 +77,16 @@ def test_goals_are_of_the_stored_episode_and_decide_reward_and_end(schema, strat
         expected.add((step + 100, goal + 100.5, outcome[0], 0.0 if step == 9 else outcome[1], 1.0))
     changes = {"prioritised": True} if schema is PrioritisedReplayConfig else {}
     assert sample(schema, relabel=strategy, relabel_fraction=1.0, **changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("gamma", "odds"), [(0.5, [4, 2, 1]), (0.9, [1.0, 0.9, 0.81]), (1.0, [1, 1, 1]), (0.0, [1, 0, 0])]
+)
+def test_geometric_steps_end_with_the_episode(gamma, odds):
+    """Of three steps until an episode was truncated, the k-th has gamma^k of 1 + gamma + gamma^2; 5 standard errors."""
+    draw = jax.jit(lambda gamma: geometric_steps(jax.random.key(0), jnp.full(40_000, 3), gamma))
+    found = np.bincount(draw(gamma), minlength=3) / 40_000
+    np.testing.assert_allclose(found, np.array(odds) / sum(odds), atol=5 * 0.5 / 200)
 
 
 def test_goals_come_from_the_whole_buffer():
