@@ -59,6 +59,7 @@ SUITES: dict[str, Suite] = {
     "playground": _suite("playground", "mujoco_playground", has_assets=True, engines=("playground", *_MUJOCO)),
     "popgym_arcade": _suite("popgym_arcade"),
     "probe": _suite("probes", "jax", ""),
+    "robotics": _suite("robotics", "gymnasium_robotics", on_host=True, engines=("gymnasium", "mujoco")),
     "xminigrid": _suite("xminigrid"),
 }
 
