@@ -4,9 +4,15 @@
 |---|---|---|
 | bit_flip | a random string of bits | the bit to flip |
 | point_maze | a random place of a maze | the step of a point in the plane |
+| reacher | a random place within 20 cm of the base, for the tip of a two-link arm | 2 torques |
+| ant | a random place at a distance of 10 m, for the torso of a robot with four legs | 8 torques |
 
-Every step costs 1, and the one that reaches the goal is free and terminates the episode. So no reward tells the way
-to a goal before it is reached once. Entries are named as in gymnasium-robotics.
+Entries are named as in gymnasium-robotics. In the first two tasks, every step costs 1, and the one that reaches the
+goal is free and terminates the episode. So no reward tells the way to a goal before it is reached once.
+
+The last two are tasks of `mjx` as in JaxGCRL (Bortkiewicz et al. 2025, arXiv:2408.11052): each step within the radius
+of the goal pays 1, and episodes continue; those of the ant terminate when it falls. Unlike there, the arm has episodes
+of 50 steps, with goals in the plane. `success_rate` tells whether the goal was ever reached.
 
 `bit_flip` is from Andrychowicz et al. 2017, "Hindsight experience replay" (arXiv:1707.01495), section 3.1.
 That its goal ends the episode is decided here: the value of a reached goal is then known.
@@ -15,7 +21,8 @@ That its goal ends the episode is decided here: the value of a reached goal is t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +32,10 @@ import numpy as np
 from stoix_like.base_types import ACHIEVED, DESIRED, Observation, TimeStep
 from stoix_like.envs.arguments import check_names, check_scenario, construct, count
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, Discrete
+from stoix_like.envs.suites import load_suite
+from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import nearest
 
 MAZES = {
@@ -138,17 +148,101 @@ class PointMaze(GoalTask):
         return jnp.linalg.norm(achieved - desired) <= self._radius
 
 
+class MjxGoal(NamedTuple):
+    """Goals of a task of `mjx`, by functions of its state; `radius` in metres."""
+
+    task: str  # its name
+    radius: float
+    observe: Callable[[Any], jax.Array]  # what is observed without goals
+    achieved: Callable[[Any], jax.Array]
+    desired: Callable[[jax.Array, Any], jax.Array]  # (key, first state) -> goal
+
+
+class MjxGoalState(NamedTuple):
+    """The state of the task, the goal, and whether it was reached, float32."""
+
+    task: Any
+    desired: jax.Array
+    success: jax.Array
+
+
+class MjxGoalTask(Environment):
+    """A task of `mjx` that pays for each step within a radius of a goal, see `MjxGoal`."""
+
+    def __init__(self, task: Any, goal: MjxGoal, radius: float) -> None:
+        self._task, self._goal, self._radius = task, goal, radius
+        self.action_space, self.physics, self.truncates_after = task.action_space, task.physics, task.truncates_after
+        shapes = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+        self.observation_space = Dict({name: Box(-jnp.inf, jnp.inf, entry.shape) for name, entry in shapes.items()})
+
+    def goal_reward(self, achieved: jax.Array, desired: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return 1 within the radius, and that episodes continue."""
+        reached = jnp.linalg.norm(achieved - desired) < self._radius
+        return reached.astype(jnp.float32), jnp.zeros((), bool)
+
+    def reset(self, key: jax.Array) -> tuple[MjxGoalState, TimeStep]:
+        task_key, goal_key = jax.random.split(key)
+        task, _ = self._task.reset(task_key)
+        desired = self._goal.desired(goal_key, task)
+        success, _ = self.goal_reward(self._goal.achieved(task), desired)
+        return self._with_view(task, desired, success, restart)
+
+    def step(self, key: jax.Array, state: MjxGoalState, action: jax.Array) -> tuple[MjxGoalState, TimeStep]:
+        task, after = self._task.step(key, state.task, action)
+        reward, _ = self.goal_reward(self._goal.achieved(task), state.desired)
+        outcome = partial(transition, reward=reward, terminated=after.terminated, truncated=False)
+        return self._with_view(task, state.desired, jnp.maximum(state.success, reward), outcome)
+
+    def scene(self) -> Scene | None:
+        scene = self._task.scene()
+        return scene and Scene(lambda axes, one: scene.draw(axes, one._replace(states=one.states.task)), scene.fps)
+
+    def _with_view(
+        self, task: Any, desired: jax.Array, success: jax.Array, build: Callable[..., TimeStep]
+    ) -> tuple[MjxGoalState, TimeStep]:
+        view = {"observation": self._goal.observe(task), ACHIEVED: self._goal.achieved(task), DESIRED: desired}
+        return MjxGoalState(task, desired, success), build(Observation(view), measures={"success_rate": success})
+
+
+def _circle(key: jax.Array, radius: float) -> jax.Array:
+    angle = jax.random.uniform(key, maxval=2.0 * jnp.pi)
+    return radius * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
+
+
 TASKS: dict[str, type[Environment]] = {"bit_flip": BitFlip, "point_maze": PointMaze}
+# The view of the arm is (cos, sin) of its angles, the target, the velocities, and the way from the target to the tip.
+MJX_TASKS = {
+    "ant": MjxGoal(
+        task="Ant-v5",
+        radius=0.5,
+        observe=lambda state: jnp.concatenate([state.qpos, state.qvel]),
+        achieved=lambda state: state.qpos[:2],
+        desired=lambda key, state: _circle(key, 10.0),
+    ),
+    "reacher": MjxGoal(
+        task="Reacher-v5",
+        radius=0.05,
+        observe=lambda state: jnp.concatenate([state.view[:4], state.view[6:8], state.view[4:6] + state.view[8:]]),
+        achieved=lambda state: state.view[4:6] + state.view[8:],
+        desired=lambda key, state: state.view[4:6],
+    ),
+}
 
 
 def scenarios() -> list[str]:
     """List the names of the tasks."""
-    return list(TASKS)
+    return [*TASKS, *MJX_TASKS]
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
     """Build copies of a task."""
     check_scenario("goals", name, scenarios())
+    if name in MJX_TASKS:
+        goal, arguments = MJX_TASKS[name], dict(kwargs)
+        radius = arguments.pop("radius", goal.radius)
+        mjx = load_suite("mjx", f"env.scenario.name={name}")
+        task, limit = mjx.make_task(goal.task, arguments, params)
+        return TimeLimit(Vectorize(MjxGoalTask(task, goal, radius)), limit)
     check_names("env.params", params, (), name)
     return Vectorize(construct(TASKS[name], kwargs, name))
 

@@ -61,6 +61,12 @@ def scenarios() -> list[str]:
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
     """Build environments of a task."""
+    task, limit = make_task(name, kwargs, params)
+    return TimeLimit(Vectorize(task), limit)
+
+
+def make_task(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[MjxTask, int]:
+    """Build a task; also return the steps after which its episodes are truncated."""
     check_scenario("mjx", name, scenarios())
     spec = gymnasium.spec(name)
     cls: Any = load_env_creator(str(spec.entry_point))
@@ -75,7 +81,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     limit = (defaults | fit_params(defaults, params, name, defaults))["episode_length"]
     arguments = SimpleNamespace(**known | dict(kwargs))
     arguments.body, arguments.timestep = (lambda name: native.model.body(name).id), native.model.opt.timestep
-    return TimeLimit(Vectorize(MjxTask(_TASKS[name], native, arguments)), limit)
+    return MjxTask(_TASKS[name], native, arguments), limit
 
 
 class MjxTask(SuiteEnvironment):

@@ -174,7 +174,7 @@ class DeepResNetTorso(nn.Module):
 
         x <- l_0(x),  x <- x + l_4(l_3(l_2(l_1(x)))),  l(x) = f(norm(W x))
 
-    Source: Wang et al., 1000 Layer Networks for Self-Supervised RL (2025), arXiv:2503.14858, section 3.
+    Source: Wang et al., 1000 Layer Networks for Self-Supervised RL (2025), arXiv:2503.14858.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)

@@ -25,6 +25,7 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
+from stoix_like.networks.feed_forward import Network
 from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.exploration import initial_noise_keys
@@ -77,7 +78,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     normalizer: Normalizer
     returns: ReturnScaler
     actor: FeedForwardActor
-    critics: MultiNetwork
+    critics: Network
     actor_optim: optax.GradientTransformation
     q_optim: optax.GradientTransformation
     target: TargetParameters

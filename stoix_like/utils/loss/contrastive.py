@@ -33,7 +33,7 @@ ENERGIES: dict[str, Callable[[Embeddings, Embeddings], Float[Array, "B B"]]] = {
     "cosine": lambda x, y: _products(_unit(x), _unit(y)),
 }
 """Similarity of each row of one array with each row of another one, by name: the negative distance, the negative
-squared distance, the product, and the cosine of the angle (Bortkiewicz et al. 2025, arXiv:2408.11052, section 4.2)."""
+squared distance, the product, and the cosine of the angle (Bortkiewicz et al. 2025, arXiv:2408.11052)."""
 
 
 def info_nce_loss(

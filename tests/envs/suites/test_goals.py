@@ -3,10 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.factory import make
+from stoix_like.envs.factory import make, make_eval
 from stoix_like.envs.suites import goals
-from support.conformance import env_config
+from support.conformance import env_config, rollout
+from support.lazily import Lazy
 
+gymnasium = Lazy("gymnasium")
 BITS = 6
 
 
@@ -59,3 +61,25 @@ def test_the_reward_of_goals_follows_wrappers_that_keep_goals(changes, reward):
     else:
         assert float(goal_reward(jnp.zeros(8), jnp.ones(8))[0]) == reward
         assert float(goal_reward(jnp.ones(8), jnp.ones(8))[0]) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "radius"), [("reacher", 0.1), ("ant", 12.0)])
+def test_tasks_of_mjx_pay_for_each_step_at_the_goal(name, radius):
+    """Goals of the ant are 10 m from the start, of which it is within 1 m; the arm meets a tenth of its circle."""
+    env = make_eval(env_config("goals", name, kwargs={"radius": radius}))
+    _, _, steps = rollout(env, 50)
+    view = steps.next_observation.agent_view
+    distance = np.linalg.norm(view["achieved_goal"] - view["desired_goal"], axis=-1)
+    np.testing.assert_array_equal(steps.reward, distance < radius)
+    assert steps.reward.sum() > 0
+    success = np.maximum.accumulate(steps.reward)
+    np.testing.assert_array_equal(steps.episode.measures["success_rate"] >= success, True)
+    if name == "ant":
+        np.testing.assert_allclose(np.linalg.norm(view["desired_goal"], axis=-1), 10.0, rtol=1e-5)
+    else:
+        native = gymnasium.make("Reacher-v5").unwrapped
+        native.reset(seed=0)
+        angles = np.arctan2(view["observation"][3, 0, 2:4], view["observation"][3, 0, :2])
+        native.set_state(np.concatenate([angles, view["desired_goal"][3, 0]]), native.init_qvel)
+        np.testing.assert_allclose(view["achieved_goal"][3, 0], native.get_body_com("fingertip")[:2], atol=1e-4)

@@ -39,8 +39,8 @@ def test_bro_matches_hand_computed_output():
 
 
 def test_deep_resnet_matches_hand_computed_output():
-    """As in BRO, the first layer gives (1, 0). Each of four layers swaps the units and normalises: (0, 1), (1, 0), …, so
-    the block ends with (1, 0) and adds it. The second block starts with the same difference, and adds it again.
+    """As in BRO, the first layer gives (1, 0). Each of four layers swaps the units and normalises: (0, 1), (1, 0), and
+    so on, so the block ends with (1, 0) and adds it. The second one starts with the same signs, and adds it again.
     """
     torso = DeepResNetTorso(2, 8, "relu")
     params = jax.jit(torso.init)(KEY, np.ones(2))["params"]

@@ -53,7 +53,7 @@ def test_loss_and_penalty_match_hand_computed_values():
 
 
 def test_energies_match_hand_computed_values():
-    """Of (3, 4) with (0, 0) and (4, -3): distances 5 and sqrt(1 + 49), products 0 and 0; with (6, 8), the cosine is 1."""
+    """(3, 4) has distances 5 and sqrt(1 + 49) from (0, 0) and (4, -3), and products 0; with (6, 8), the cosine is 1."""
     x, y = jnp.asarray([[3.0, 4.0]]), jnp.asarray([[0.0, 0.0], [4.0, -3.0], [6.0, 8.0]])
     expected = {
         "norm": [-5.0, -(50**0.5), -5.0],

@@ -10,7 +10,6 @@ JaxGCRL: Bortkiewicz et al. 2025, arXiv:2408.11052. Its `cosine` divides by norm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Loss, Observation, PyTree, SystemSpec
-from stoix_like.networks.base import MultiNetwork
 from stoix_like.networks.feed_forward import Network
 from stoix_like.networks.requirements import REPRESENTATION, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import at_least, one_of
@@ -52,7 +50,7 @@ class ObservationNormalisation(ReplayNormalisation):
 class Config(ff_sac.BaseConfig):
     """Hyperparameters of contrastive RL."""
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+    network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(REPRESENTATION, dropout=True),
         "goal_network.critic_head": HeadRequirement(REPRESENTATION, dropout=True),
@@ -63,16 +61,15 @@ class Config(ff_sac.BaseConfig):
     reward_scale: Literal[1] = 1
     energy: Annotated[str, one_of(*ENERGIES)]  # similarity of encodings, see `ENERGIES`
     symmetric: bool  # whether goals are to be told from the states and actions of the batch, too
-    logsumexp_coef: Annotated[
-        float, at_least(0.0)
-    ]  # weight of the squared log-sum-exp of the similarities to all goals
+    # Weight of the squared log-sum-exp of the similarities of an action to all goals.
+    logsumexp_coef: Annotated[float, at_least(0.0)]
 
 
 class Encoders(Network):
     """Encodings of states and actions, and of goals."""
 
-    actions: MultiNetwork
-    goals: MultiNetwork
+    actions: Network
+    goals: Network
 
     def __call__(self, observation: Any, input_kwargs: Any) -> tuple[jax.Array, jax.Array]:
         """Return both encodings, `[B, D, C]`."""
@@ -93,7 +90,7 @@ class CRL(ff_sac.SAC[Config]):
         return loss, {"q_loss": loss, "q_value": jnp.mean(values), "accuracy": correct}
 
     def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
-        """Compute the negative value of the policy for the goals of the batch, less its entropy (section 4.4)."""
+        """Compute the negative value of the policy for the goals of the batch, less its entropy."""
         params = params._replace(actor_params=actor_params)
         encodings, log_prob = self.evaluate_policy(params, params.q_params.online, batch.observation, key)
         q = self.own_similarities(encodings)
