@@ -27,6 +27,7 @@ PAGES = {
     "regularised_policy_improvement": ("mpo", "awr", "reppo"),
     "search": ("search", "spo"),
     "world_models": ("dreamer",),
+    "goals": ("goals",),
     "discovered_update_rules": ("disco_rl",),
     "offline": ("offline",),
 }

@@ -309,7 +309,7 @@ def test_the_readme_names_every_system():
 
 def test_the_readme_counts_systems_and_suites():
     tens = {"forty": 40, "fifty": 50, "sixty": 60}
-    suites = {"fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18}
+    suites = {"fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19}
     text = " ".join((ROOT / "README.md").read_text().split())
     more_than, number = re.search(r"More than (\w+) algorithms and (\w+) environment suites", text).groups()
     found = len([path for path in (ROOT / "configs/system").glob("*/*.yaml") if not path.stem.startswith("_")])

@@ -104,6 +104,25 @@ class Agents(Guess):
         return jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), super().observe(state))
 
 
+class Goals(Guess):
+    """The same, with the action as a goal: what was achieved is the last action."""
+
+    observation_space = Dict(dict.fromkeys(("observation", "achieved_goal", "desired_goal"), _VECTOR))
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
+        """See `Guess.step`."""
+        state, timestep = super().step(key, state, action)
+        achieved = jnp.zeros(NUM_ACTIONS).at[:2].set(action)
+        view = timestep.observation.agent_view | {"achieved_goal": achieved}
+        timestep = timestep._replace(observation=Observation(view), next_observation=Observation(view))
+        return state, timestep
+
+    def observe(self, state: Any) -> Observation:
+        """See `Guess.observe`."""
+        desired = super().observe(state).agent_view
+        return Observation({"observation": desired, "achieved_goal": jnp.zeros(NUM_ACTIONS), "desired_goal": desired})
+
+
 class Kind(NamedTuple):
     """A kind of environment.
 
@@ -132,6 +151,8 @@ KINDS = {
     "memory": Kind(Memory, recurrent=True),
     "agents": Kind(Agents),
 }
+# For systems that need goals, which observations have as entries.
+WITH_GOALS = {"dictionary": Kind(Goals, continuous=True)}
 
 
 def networks_for(default: str, kind: Kind) -> list[str]:

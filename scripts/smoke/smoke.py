@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kinds import KINDS, RECURRENT, networks_for
+from kinds import KINDS, RECURRENT, WITH_GOALS, networks_for
 from tiny_data import offline, write_random
 from tiny_runs import COMPILED, SIZES
 
@@ -163,13 +163,15 @@ def with_data(words: Sequence[str], path: Path) -> list[str]:
 
 def commands(system: str, kind: str) -> Iterator[list[str]]:
     """Yield overrides of a tiny run, one list per network that may fit; none where the kind does not apply."""
-    default, sizes, is_continuous = about(system)
-    if KINDS[kind].recurrent and not default.startswith(RECURRENT):
+    default, sizes, is_continuous, needs_goals = about(system)
+    if kind not in (kinds := WITH_GOALS if needs_goals else KINDS):
+        return
+    if kinds[kind].recurrent and not default.startswith(RECURRENT):
         return
     warmup = SIZES["warmup_steps"] if "warmup_steps" in sizes else 0
     steps = NUM_ENVS * (warmup + 2 * SIZES["rollout_length"])
-    environment, continuous = KINDS[kind].environment, KINDS[kind].continuous
-    for network in networks_for(default, KINDS[kind]):
+    environment, continuous = kinds[kind].environment, kinds[kind].continuous
+    for network in networks_for(default, kinds[kind]):
         yield [
             f"system={system}",
             f"network={network}",
@@ -182,8 +184,9 @@ def commands(system: str, kind: str) -> Iterator[list[str]]:
 
 
 @functools.cache
-def about(system: str) -> tuple[str, list[str], bool]:
-    """Return the default network of a system, the names of its sizes, and whether it takes continuous actions only."""
+def about(system: str) -> tuple[str, list[str], bool, bool]:
+    """Return the default network of a system, the names of its sizes, whether it takes continuous actions only, and
+    whether it needs goals."""
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.envs import Discrete
@@ -192,7 +195,8 @@ def about(system: str) -> tuple[str, list[str], bool]:
     composed = compose_config([f"system={system}"], return_hydra_config=True)
     network = composed.hydra.runtime.choices["network"]
     sizes = [name for name in SIZES if name in composed.system]
-    return network, sizes, not fits(parse_config(composed).system, Discrete(2))
+    config = parse_config(composed).system
+    return network, sizes, not fits(config, Discrete(2)), config.needs_goals
 
 
 def check_updates(setup: RunSetup) -> None:
