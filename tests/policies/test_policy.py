@@ -10,6 +10,7 @@ import pytest
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory, suites
+from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError
 from stoix_like.policies.load import load_policy, load_shared, open_run
 from stoix_like.policies.make import make_policy
@@ -183,7 +184,8 @@ def test_every_system_has_a_policy(system, tmp_path):
     for greedy in (True, False) if setup.config.system.has_mode else (False,):
         policy = make_policy(setup, shared, {}, greedy=greedy)
         view, key = policy.random_observations(jax.random.key(2), 5), jax.random.key(3)
-        inputs = [view.agent_view]
+        views = entries(view.agent_view, "agent_view")
+        inputs = [views[name] for name in views if name in policy.argument_shapes]
         if isinstance(policy, RecurrentPolicy):
             state, is_first = policy.initial_state(5), np.arange(5) > 2
             inputs = [*inputs, *jax.tree.leaves(state), is_first]

@@ -20,7 +20,7 @@ from support import disco
 from support.programs import equations
 from support.selections import first, select
 from support.set_ups import setup_of, trained
-from support.systems import needs_examples
+from support.systems import environment, needs_examples, schema
 
 # One system of each family, and those with memory.
 FAMILIES = {system.partition("/")[0]: system for system in group_choices("system") if "/rec_" not in system}
@@ -96,7 +96,7 @@ def trace(system, dtype):
     """Return the jaxpr and the shapes of the results of the training program, without compiling it."""
     chosen = [f"system={system}", f"arch.compute_dtype={dtype}", *disco.overrides(system)]
     try:
-        setup = setup_of(*chosen, "env=probe/action")
+        setup = setup_of(*chosen, environment(system) if schema(system).needs_goals else "env=probe/action")
     except ConfigError:
         setup = setup_of(*chosen, "env=probe/continuous_policy")
     system = setup.config.system
