@@ -169,8 +169,22 @@ class BroTorso(nn.Module):
         return restore_float32(x, self.dtype)
 
 
+class _Block(nn.Module):
+    """Dense layers, each with normalisation and activation, and the residual around them."""
+
+    layer: Any  # builds the modules of a layer
+    num_layers: int
+
+    @nn.compact
+    def __call__(self, x: Array, xs: None) -> tuple[Array, None]:
+        y = x
+        for _ in range(self.num_layers):
+            y = self.layer()(y)
+        return x + y, xs
+
+
 class DeepResNetTorso(nn.Module):
-    """A residual network with blocks of four layers, for depths of up to a thousand.
+    """A residual network with blocks of four layers, for depths of up to a thousand; its units are not recorded.
 
         x <- l_0(x),  x <- x + l_4(l_3(l_2(l_1(x)))),  l(x) = f(norm(W x))
 
@@ -196,13 +210,13 @@ class DeepResNetTorso(nn.Module):
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Return the embedding, `[..., hidden_size]`; uint8 is scaled, see `as_floats`."""
-        activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
+        kernel_init, activation = parse_initializer(self.kernel_init), parse_activation_fn(self.activation)
 
-        def layer(x: Array) -> Array:
-            dense = nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
-            return declare(self, dense, activation(LayerNorm(dtype=self.dtype)(dense(x))))
+        def layer() -> nn.Module:
+            dense = nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype, parent=None)
+            return nn.Sequential([dense, LayerNorm(dtype=self.dtype, parent=None), activation])
 
-        x = layer(as_floats(observation))
-        for _ in range(self.depth // 4):
-            x = x + layer(layer(layer(layer(x))))
+        # One block is compiled, whatever the depth; its parameters have a leading axis.
+        blocks = nn.scan(_Block, {"params": 0}, split_rngs={"params": True}, length=self.depth // 4)
+        x, _ = blocks(layer, 4)(layer()(as_floats(observation)), None)
         return restore_float32(x, self.dtype)
