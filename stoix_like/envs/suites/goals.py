@@ -11,7 +11,7 @@ Entries are named as in gymnasium-robotics. In the first two tasks, every step c
 goal is free and terminates the episode. So no reward tells the way to a goal before it is reached once.
 
 The last two are tasks of `mjx` as in JaxGCRL (Bortkiewicz et al. 2025, arXiv:2408.11052): each step within the radius
-of the goal pays 1, and episodes continue; those of the ant terminate when it falls. Unlike there, the arm has episodes
+of the goal pays 1, and episodes continue, but the ant's terminate when it falls. Unlike there, the arm has episodes
 of 50 steps, with goals in the plane. `success_rate` tells whether the goal was ever reached.
 
 `bit_flip` is from Andrychowicz et al. 2017, "Hindsight experience replay" (arXiv:1707.01495), section 3.1.

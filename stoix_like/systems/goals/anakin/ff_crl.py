@@ -1,7 +1,7 @@
 """Contrastive reinforcement learning (Eysenbach et al. 2022, arXiv:2206.07568), as in JaxGCRL.
 
 The critic is the similarity of an encoding of states and actions with an encoding of goals. It learns to tell the goals
-that an episode reached after an action from those of other episodes: its value is `log p(g | s, a) / p(g)` up to a
+that an episode reached after an action from goals of other episodes: its value is `log p(g | s, a) / p(g)` up to a
 constant, where g is what is achieved after a geometric number of steps. The policy maximises the value of goals of the
 batch, and its entropy. Rewards are not used. Each shard contrasts its own batch.
 
