@@ -58,6 +58,7 @@ def test_what_does_not_fit_is_refused(overrides, message):
         setup_of("system=goals/ff_crl", "env=goals/point_maze", *overrides.split())
 
 
+@pytest.mark.slow
 def test_one_key_sets_the_depth_of_all_networks():
     networks = setup_of(
         "system=goals/ff_crl", "env=goals/point_maze", "network=deep_crl", "network.q_network.pre_torso.depth=16"
