@@ -68,7 +68,7 @@ def test_dqn_learns_from_hindsight_to_reach_goals_that_chance_does_not():
 
 @pytest.mark.learn
 def test_contrastive_rl_learns_the_way_to_places_of_a_maze():
-    """Random actions return about -95, and the best ones about -11."""
+    """Random actions return about -95, and SAC with hindsight reaches about -12."""
     widths = [f"network.{name}_network.pre_torso.layer_sizes=[64,64]" for name in ("actor", "q", "goal")]
     maze = ("env=goals/point_maze", "system.epochs=4", "arch.total_timesteps=2e4", "arch.num_evaluation=4")
     train(None, -40.0, "system=goals/ff_crl", *maze, *widths)
