@@ -16,8 +16,10 @@ Each probe tests one part of an algorithm:
 | continuous_policy | continuous action that depends on the observation | 0 | 0 |
 | mixed_actions | a choice and a continuous action that depend on the observation | 1 | 1 |
 | repeat_first | action that depends on the first observation of the episode | 1 | gamma^steps_left |
+| two_goals | continuous action that is random with two modes | 1 - 0.5^`limit` | |
 
-Without memory, the return of repeat_first is at most one half on average.
+Without memory, the return of repeat_first is at most one half on average, and so is the return of two_goals with one
+mode.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class ProbeState(NamedTuple):
 
 
 class RepeatState(NamedTuple):
-    """The cue of the first step, -1 or 1, and the steps since the episode started, int32."""
+    """The cue of the first step or the hidden goal, -1 or 1, and the steps since the episode started, int32."""
 
     cue: jax.Array
     steps: jax.Array
@@ -275,7 +277,32 @@ class RepeatFirstProbe(Environment):
         return gamma ** (view[..., 1] * self.delay)
 
 
-MEMORY_PROBES: dict[str, type[Environment]] = {"repeat_first": RepeatFirstProbe}
+class TwoGoals(Environment):
+    """Probe with a reward of one for an action within 0.1 of a hidden goal, -0.5 or 0.5: has the policy two modes?
+
+    It ends the episode, as do `limit` steps. The view is always one, so the next attempt cannot depend on the last: the
+    best policy chooses a goal at random, and fails `limit` times with a probability of `0.5^limit`. Always the same goal
+    is right in half of the episodes. No normal distribution does better with the default limit, squashed or not: one
+    that covers both goals has most of its mass where there is none.
+    """
+
+    observation_space = Box(-1.0, 1.0, (1,))
+    action_space = Box(-1.0, 1.0, (1,))
+
+    def __init__(self, limit: int = 4) -> None:
+        self.limit = _positive(limit)
+        self.optimal_return = 1.0 - 0.5**limit
+
+    def reset(self, key: jax.Array) -> tuple[RepeatState, TimeStep]:
+        return RepeatState(_sign(key)[0], jnp.zeros((), jnp.int32)), restart(Observation(jnp.ones((1,))))
+
+    def step(self, key: jax.Array, state: RepeatState, action: jax.Array) -> tuple[RepeatState, TimeStep]:
+        found, steps = jnp.abs(action[0] - 0.5 * state.cue) <= 0.1, state.steps + 1
+        terminated = found | (steps >= self.limit)
+        return RepeatState(state.cue, steps), transition(Observation(jnp.ones((1,))), found, terminated, False)
+
+
+MEMORY_PROBES: dict[str, type[Environment]] = {"repeat_first": RepeatFirstProbe, "two_goals": TwoGoals}
 PROBES: dict[str, type[Probe]] = {
     "value": Value,
     "observed_value": ObservedValue,

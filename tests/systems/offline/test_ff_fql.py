@@ -10,6 +10,7 @@ from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.systems.offline.anakin.ff_fql import FlowParams, FQLParams
+from stoix_like.systems.parts.flows import Flow
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm
 from support.compiled import run
@@ -25,10 +26,10 @@ def outputs(function):
 @pytest.fixture
 def fql():
     """The velocity is `params` plus the time, the policy's action half of the noise, and both critics the action."""
-    found = algorithm("offline/ff_fql", "system.flow_steps=4", "system.distillation_coef=3.0")
+    found = algorithm("offline/ff_fql", "system.distillation_coef=3.0")
     return replace(
         found,
-        flow=outputs(lambda params, place: params + place[:, 1:]),
+        flow=Flow(outputs(lambda params, place: params + place[:, 1:]), 4),
         actor=outputs(lambda params, noise: 0.5 * noise),
         critics=outputs(lambda params, action: action * jnp.ones((1, 2))),
     )
@@ -38,7 +39,7 @@ def test_a_flow_is_followed_by_eulers_method_within_the_bounds(fql):
     """Four steps of (c + t) / 4 at t = 0, 1/4, 1/2, 3/4: c + 3/8 in all."""
     noise = jnp.asarray([[0.0], [-1.0], [0.9]])
     np.testing.assert_allclose(
-        run(fql.follow, jnp.asarray(0.25), OBSERVATION, noise), [[0.625], [-0.375], [1.0]], rtol=1e-6
+        run(fql.flow.follow, jnp.asarray(0.25), OBSERVATION, noise), [[0.625], [-0.375], [1.0]], rtol=1e-6
     )
 
 

@@ -35,6 +35,7 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.behaviour import value_scale
+from stoix_like.systems.parts.flows import Flow
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.systems.parts.resets import PeriodicResets
@@ -87,14 +88,14 @@ class FQLParams(NamedTuple):
 class FQL(OffPolicyActorCritic[Config]):
     """FQL with its hyperparameters, networks and optimisers; losses see actions in units of half their range."""
 
-    flow: Any
+    flow: Flow
     actions: ActionRange
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
         """Initialise parameters and optimiser states."""
         flow_key, actor_key, q_key = jax.random.split(key, 3)
         noise = jnp.zeros((len(jax.tree.leaves(observation)[0]), *self.actions.unit.shape))
-        flow = self.flow.init(flow_key, observation, {"action": self._with_time(noise, jnp.zeros(len(noise)))})
+        flow = self.flow.init(flow_key, observation, noise)
         actor_params = FlowParams(flow, self.actor.init(actor_key, observation, {"action": noise}))
         q_params = self.critics.init(q_key, observation, {"action": noise})
         opt_states = DDPGOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params))
@@ -147,10 +148,10 @@ class FQL(OffPolicyActorCritic[Config]):
         start_key, time_key, noise_key = jax.random.split(key, 3)
         start, time = jax.random.normal(start_key, batch.action.shape), jax.random.uniform(time_key, batch.reward.shape)
         place = start + append_dims(time, start.ndim) * (batch.action - start)
-        errors = self.velocity(actor_params.flow, batch.observation, place, time) - (batch.action - start)
+        errors = self.flow.velocity(actor_params.flow, batch.observation, place, time) - (batch.action - start)
         flow_loss = jnp.mean(append_dims(batch.weight, errors.ndim) * jnp.square(errors))
         noise = jax.random.normal(noise_key, batch.action.shape)
-        end = jax.lax.stop_gradient(self.follow(actor_params.flow, batch.observation, noise))
+        end = jax.lax.stop_gradient(self.flow.follow(actor_params.flow, batch.observation, noise))
         action = self.actor.apply(actor_params.one_step, batch.observation, {"action": noise})
         distances = jnp.mean(jnp.square(action - end).reshape(len(action), -1), axis=-1)
         distillation_loss = jnp.mean(batch.weight * distances)
@@ -159,21 +160,6 @@ class FQL(OffPolicyActorCritic[Config]):
         loss = flow_loss + self.config.distillation_coef * distillation_loss - jnp.mean(batch.weight * q) / scale
         return loss, {"actor_loss": loss, "flow_loss": flow_loss, "distillation_loss": distillation_loss}
 
-    def follow(self, flow_params: PyTree, observation: Observation, noise: jax.Array) -> jax.Array:
-        """Return where the flow ends that starts with noise `[B, ...]`, by Euler's method, within the bounds."""
-        length = self.config.flow_steps
-
-        def step(place: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
-            times = jnp.broadcast_to(time, len(place))
-            return place + self.velocity(flow_params, observation, place, times) / length, None
-
-        end, _ = jax.lax.scan(step, noise, jnp.arange(length) / length)
-        return jnp.clip(end, -1.0, 1.0)
-
-    def velocity(self, flow_params: PyTree, observation: Observation, place: jax.Array, time: jax.Array) -> jax.Array:
-        """Compute the velocities `[B, ...]` of the flow at places `[B, ...]` and times `[B]`, from 0 to 1."""
-        return self.flow.apply(flow_params, observation, {"action": self._with_time(place, time)})
-
     def one_step(self, actor_params: FlowParams, observation: Observation, noise: jax.Array) -> jax.Array:
         """Compute the actions of the policy, in units of half their range, within the bounds."""
         return jnp.clip(self.actor.apply(actor_params.one_step, observation, {"action": noise}), -1.0, 1.0)
@@ -181,10 +167,6 @@ class FQL(OffPolicyActorCritic[Config]):
     def q_values(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute action values `[B, C]`, one per critic."""
         return self.critics.apply(q_params, observation, {"action": action})
-
-    @staticmethod
-    def _with_time(place: jax.Array, time: jax.Array) -> jax.Array:
-        return jnp.concatenate([place.reshape(len(place), -1), time[:, None]], axis=-1)
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
@@ -196,7 +178,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     return FQL(
         **make_parts(config, spec, make_critics(spec.networks.q_network, 2))
         | {"actor": FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)},
-        flow=FeedForwardCritic(flow.action_head, flow.pre_torso, flow.input_layer),
+        flow=Flow(FeedForwardCritic(flow.action_head, flow.pre_torso, flow.input_layer), config.flow_steps),
         actions=action_range(space),
     )
 

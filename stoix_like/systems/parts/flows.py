@@ -1,0 +1,44 @@
+"""Flows from noise to actions: networks of a velocity, which Euler's method follows.
+
+A place at time t on the way from noise x to an action a is `(1 - t) x + t a`, with the velocity `a - x` (Lipman et al.
+2023, arXiv:2210.02747). Actions are in units of half their range.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, PyTree
+
+
+class Flow(NamedTuple):
+    """A flow to actions within their bounds."""
+
+    network: Any  # of an observation, and of a place and the time as one vector
+    steps: int  # Euler steps from noise to an action
+
+    def init(self, key: jax.Array, observation: Observation, place: jax.Array) -> PyTree:
+        """Initialise the parameters, for places `[B, ...]`."""
+        return self.network.init(key, observation, _inputs(place, jnp.zeros(len(place))))
+
+    def velocity(self, params: PyTree, observation: Observation, place: jax.Array, time: jax.Array) -> jax.Array:
+        """Compute the velocities `[B, ...]` at places `[B, ...]` and times `[B]`, from 0 to 1."""
+        velocity: jax.Array = self.network.apply(params, observation, _inputs(place, time))
+        return velocity
+
+    def follow(self, params: PyTree, observation: Observation, noise: jax.Array) -> jax.Array:
+        """Return where the flow ends that starts with noise `[B, ...]`, within the bounds."""
+
+        def step(place: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
+            times = jnp.broadcast_to(time, len(place))
+            return place + self.velocity(params, observation, place, times) / self.steps, None
+
+        end, _ = jax.lax.scan(step, noise, jnp.arange(self.steps) / self.steps)
+        return jnp.clip(end, -1.0, 1.0)
+
+
+def _inputs(place: jax.Array, time: jax.Array) -> dict[str, jax.Array]:
+    return {"action": jnp.concatenate([place.reshape(len(place), -1), time[:, None]], axis=-1)}
