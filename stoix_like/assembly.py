@@ -54,7 +54,8 @@ def set_up_inference(config: RunConfig, env: VectorEnvironment | None = None) ->
     env = factory.make_eval(*made_of) if env is None else env
     plans = config.system.needs_model or config.system.plays_both_seats
     trained_in = factory.make(*made_of) if plans and not env.on_host else env
-    networks = build_networks(config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype)
+    space = config.system.policy_space(env.action_space)
+    networks = build_networks(config.network, space, env.observation_space, dtype=config.arch.torso_dtype)
     num_rows = config.arch.total_num_envs * env.num_agents
     return SystemParts(config, env, make_spec(config, trained_in, networks, config.num_updates, num_rows))
 
@@ -73,7 +74,7 @@ def make_spec(
     """Return what a system is built from."""
     return SystemSpec(
         observation_space=env.observation_space,
-        action_space=env.action_space,
+        action_space=config.system.policy_space(env.action_space),
         networks=networks,
         axes=axes,
         num_updates=num_updates,

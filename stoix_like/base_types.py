@@ -6,6 +6,7 @@ P population. A shard is one update batch on one device.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
@@ -303,6 +304,14 @@ class SystemConfig:
     def reads_successors(self) -> bool:
         """True if `needs_successors` is set, or a part reads successors."""
         return self.needs_successors or any(part.reads_successors for part in self.parts)
+
+    def policy_space(self, space: Any) -> Any:
+        """Return the space of the policy's actions, which a part may enlarge, from the environment's."""
+        return functools.reduce(lambda space, part: part.policy_space(space), self.parts, space)
+
+    def adapt(self, system: System, space: Any) -> System:
+        """Return a system whose actions, of the space of the policy, are the environment's."""
+        return functools.reduce(lambda system, part: part.adapt(system, space), self.parts, system)
 
     @property
     def ignores_lag(self) -> bool:

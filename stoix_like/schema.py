@@ -105,6 +105,14 @@ class Part:
         """The largest number of steps per environment that the option can count; None: any number."""
         return None
 
+    def policy_space(self, space: Any) -> Any:
+        """Return the space of the policy's actions, by default the environment's."""
+        return space
+
+    def adapt(self, system: Any, space: Any) -> Any:
+        """Return the `System` whose actions, of this space, are the environment's; by default, the same one."""
+        return system
+
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check the keys; see `SystemConfig.check`, which calls this."""
 

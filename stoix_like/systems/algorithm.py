@@ -106,7 +106,7 @@ def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> Entry
 
     @wraps(make_algorithm)
     def build(config: SystemConfig, spec: SystemSpec) -> System:
-        return make_system(make_algorithm(config, spec), spec)
+        return config.adapt(make_system(make_algorithm(config, spec), spec), spec.action_space)
 
     # As the module calls it, for messages and for pickle.
     build.__name__ = build.__qualname__ = "build"

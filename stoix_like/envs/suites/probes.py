@@ -280,10 +280,10 @@ class RepeatFirstProbe(Environment):
 class TwoGoals(Environment):
     """Probe with a reward of one for an action within 0.1 of a hidden goal, -0.5 or 0.5: has the policy two modes?
 
-    It ends the episode, as do `limit` steps. The view is always one, so the next attempt cannot depend on the last: the
-    best policy chooses a goal at random, and fails `limit` times with a probability of `0.5^limit`. Always the same goal
-    is right in half of the episodes. No normal distribution does better with the default limit, squashed or not: one
-    that covers both goals has most of its mass where there is none.
+    It ends the episode, as do `limit` steps. The view is always one, so an attempt cannot depend on the last one: the
+    best policy chooses a goal at random, and fails `limit` times with a probability of `0.5^limit`. The same goal every
+    time is right in half of the episodes. With the default limit, no normal distribution does better, squashed or not:
+    one that covers both goals has most of its mass where there is none.
     """
 
     observation_space = Box(-1.0, 1.0, (1,))

@@ -273,7 +273,7 @@ def _check_sebulba(
 def _build_networks(config: RunConfig, env: VectorEnvironment, notes: list[str]) -> SimpleNamespace:
     """Build the modules, and suggest a network that fits where the configured one does not."""
     try:
-        arch, spaces = config.arch, (env.action_space, env.observation_space)
+        arch, spaces = config.arch, (config.system.policy_space(env.action_space), env.observation_space)
         networks = build_networks(
             config.network, *spaces, dtype=arch.torso_dtype, notes=notes, fused=arch.fused_networks
         )

@@ -103,7 +103,7 @@ def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> 
     observation = jax.tree.map(lambda x: x[0], timestep.observation)
     return Step(
         observation,
-        jnp.zeros(action.shape, action.dtype),
+        jnp.zeros(action.shape[config.chunk > 1 :], action.dtype),
         jnp.zeros((), jnp.float32),
         jnp.zeros((), bool),
         truncated=jnp.zeros((), bool) if config.per_env_rows else None,

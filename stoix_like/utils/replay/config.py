@@ -14,6 +14,7 @@ from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.utils.replay.data import DataConfig
 from stoix_like.utils.replay.relabel import RelabelConfig
+from stoix_like.utils.replay.types import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +88,23 @@ class ReplayConfig(BufferConfig, RelabelConfig):
         return False
 
     @property
+    def return_steps(self) -> int:
+        """Rewards per target, in steps: of a chunk of actions, as many."""
+        return self.n_step
+
+    @property
+    def chunk(self) -> int:
+        """Actions per sample, see `systems.parts.chunks`."""
+        return 1
+
+    def joined(self, windows: Step, key: jax.Array, axis: int, space: Any) -> Step:
+        """Join the actions of windows, where samples have several; see `systems.parts.chunks`."""
+        return windows
+
+    @property
     def window(self) -> int:
         """Number of consecutive steps per sample, W."""
-        return self.n_step if self.store_next_observation else self.n_step + 1
+        return self.return_steps if self.store_next_observation else self.return_steps + 1
 
     @property
     def window_keys(self) -> str:

@@ -1,7 +1,7 @@
 """Replay of single steps and of n-step windows, built on flashbax.
 
-A window starts at any stored step and ends after `n_step` steps or with its episode, whichever comes first. Its
-target is
+A window starts at any stored step and ends after `n_step` steps, or with the actions of a chunk, or with its episode,
+whichever comes first. Its target is
 
     sum_{k <= m} gamma^k r_k + gamma^{m+1} (1 - terminated_m) v(successor of step m),   m the last step of the window
 
@@ -52,7 +52,8 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
         drawn = buffer.sample(state, key)
         if config.per_env_rows:
             steps = relabel(buffer.sample, state, key, drawn.experience)
-            windows = jax.vmap(lambda window: _window_target(window, config.n_step, gamma))(steps)
+            steps = config.joined(steps, key, 1, spec.action_space)
+            windows = jax.vmap(lambda window: _window_target(window, config.return_steps, gamma))(steps)
         else:
             windows = _step_targets(drawn.experience, gamma)
         if not config.prioritised:
@@ -77,9 +78,9 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
 def _draw(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar, key: jax.Array) -> Batch:
     """Draw windows of recorded data."""
     data: Data = spec.data
-    rows = data.windows(key, config.total_batch_size // spec.num_shards, config.n_step)
-    steps = data.take(rows, reward_scale)
-    batch = jax.vmap(lambda window: _window_target(window, config.n_step, gamma), in_axes=1)(steps)
+    rows = data.windows(key, config.total_batch_size // spec.num_shards, config.return_steps)
+    steps = config.joined(data.take(rows, reward_scale), key, 0, spec.action_space)
+    batch = jax.vmap(lambda window: _window_target(window, config.return_steps, gamma), in_axes=1)(steps)
     return batch._replace(next_action=data.next_action(rows[0])) if config.only_data else batch
 
 

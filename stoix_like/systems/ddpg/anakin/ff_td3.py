@@ -13,6 +13,7 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGParams
 from stoix_like.systems.parts.behaviour import Behaviour, BehaviourDistance, make_behaviour
+from stoix_like.systems.parts.chunks import ChunkedReplay
 from stoix_like.utils.loss import target_policy_smoothing
 from stoix_like.utils.replay import Batch
 
@@ -41,6 +42,7 @@ def make_smoothing(config: TargetSmoothing) -> ff_ddpg.Smoothing:
 class Config(ff_ddpg.Config):
     """Hyperparameters of TD3."""
 
+    replay: ChunkedReplay
     smoothing: TargetSmoothing
     behaviour: BehaviourDistance
 

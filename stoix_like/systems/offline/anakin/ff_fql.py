@@ -35,13 +35,14 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.behaviour import value_scale
+from stoix_like.systems.parts.chunks import ChunkedReplay
 from stoix_like.systems.parts.flows import Flow
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
 from stoix_like.systems.parts.optimiser import Gradients
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.utils.jax_utils import append_dims
-from stoix_like.utils.replay import Batch, ReplayConfig
+from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Config(SystemConfig):
         "q_network.critic_head": HeadRequirement(VALUE),
     }
     policy_frequency: ClassVar[int] = 1
-    replay: ReplayConfig
+    replay: ChunkedReplay
     normalisation: ReplayNormalisation
     gradients: Gradients
     resets: PeriodicResets

@@ -1,10 +1,10 @@
 """Soft actor-critic with a flow as its policy: SDAC of Ma et al. 2025, arXiv:2502.00361, by flow matching.
 
-The policy is the Boltzmann distribution `p(a) ~ exp(Q(s, a) / alpha)` over the action range, with as many modes as Q has.
-At time t, its flow stands at `x = (1 - t) noise + t a`; given x, actions are distributed as p times a normal
+The policy is the Boltzmann distribution `p(a) ~ exp(Q(s, a) / alpha)` over the range of actions, with as many modes as
+Q has. At time t, its flow stands at `x = (1 - t) noise + t a`; given x, actions are distributed as p times a normal
 distribution around `x / t` with the deviation `(1 - t) / t`. So actions drawn from the latter, within the range, and
-weighted by `exp(Q / alpha)` tell the velocity at x, wherever x came from: no sample of p is needed (reweighted matching,
-section 4.2 of the paper, which has a diffusion, and clips what is drawn). As in the authors' code, values are not soft.
+weighted by `exp(Q / alpha)` tell the velocity at x, wherever x came from: no sample of p is needed (reweighted score
+matching; the paper has a diffusion, and its authors clip what they draw). As in their code, values are not soft.
 Unlike there, the temperature knows the normaliser of p, exploration is the policy without further noise or selection,
 and targets take one sample, not the best of several.
 """
@@ -26,6 +26,7 @@ from stoix_like.schema import INT32_MAX, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
+from stoix_like.systems.parts.chunks import ChunkedReplay
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.flows import Flow
 from stoix_like.systems.parts.target import SoftTarget
@@ -43,6 +44,7 @@ class Config(ff_sac.BaseConfig):
     """Hyperparameters of SAC with a flow."""
 
     network_heads: ClassVar = policy_and_critics(ACTION_VECTOR, VALUE)
+    replay: ChunkedReplay
     target: SoftTarget
     flow_steps: Annotated[int, between(1, INT32_MAX)]  # Euler steps of the flow
     num_samples: Annotated[int, between(1, INT32_MAX)]  # weighted actions per velocity, and uniform ones per entropy

@@ -31,6 +31,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, policy_an
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
+from stoix_like.systems.parts.chunks import ChunkedReplay
 from stoix_like.systems.parts.conservatism import SampledConservatism, SampledPenalty, make_sampled_penalty, no_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
@@ -79,6 +80,7 @@ class BaseConfig(SystemConfig):
 class Config(BaseConfig):
     """Hyperparameters of SAC."""
 
+    replay: ChunkedReplay
     target: SoftTarget
     ensemble: TargetCritics
     conservatism: SampledConservatism
