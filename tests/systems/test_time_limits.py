@@ -153,11 +153,17 @@ def recurrent_critic_values(networks, shared, hyperparams):
 
 def flow_values(networks, shared, hyperparams):
     """Compute the mean over critics of the value of the policy's action without noise."""
-    actor, nothing = networks.actor_network, jnp.zeros((6, 1))
+    actor, nothing = networks.actor_network, jnp.zeros((6, hyperparams["chunk"], 1))
     policy = FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)
     action = policy.apply(shared.params.actor_params.one_step, Observation(VIEWS), {"action": nothing})
     critics = make_critics(networks.q_network, 2)
     return critics.apply(shared.params.q_params.online, Observation(VIEWS), {"action": action}).mean(-1)
+
+
+def soft_flow_values(networks, shared, hyperparams):
+    """Compute the minimum over critics of the values of the middle action, which has the value of all others."""
+    critics, q_params = make_critics(networks.q_network, 2), shared.params.q_params.online
+    return critics.apply(q_params, Observation(VIEWS), {"action": jnp.zeros((6, 1))}).min(-1)
 
 
 def action_atom_values(networks, shared, hyperparams):
@@ -357,6 +363,11 @@ CASES = {
     "vpg/ff_a2c": Case(SHARED_TORSO, state_values),
     "vpg/ff_reinforce": Case([*ON_POLICY, "+env.kwargs.continuous=true"], state_values),
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
+    "sac/ff_flow": Case(
+        [*CONTINUOUS, *ENTROPY, "system.flow_steps=2", "system.num_samples=4", "system.num_candidates=1"],
+        soft_flow_values,
+        atol=0.1,
+    ),
     "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
     # 101 atoms, likewise.
     "sac/ff_sac_c51": Case([*CONTINUOUS, *ENTROPY, *ATOMS, "system.num_atoms=101"], critic_values, atol=0.1),
@@ -471,12 +482,19 @@ def write_chain(path, continuous, pairs=100):
     write_data(path, DataSet(DataHeader(), Observation(view), action, reward, *flags).with_statistics())
 
 
+# Chunks of two actions end inside an episode, with it, or after it.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "system", ["offline/ff_iql", "offline/ff_fql", "ddpg/ff_td3", "sac/ff_sac", "sac/rec_sac", "q_learning/ff_rainbow"]
+    ("system", "chunk"),
+    [
+        *[(system, 1) for system in ("offline/ff_iql", "offline/ff_fql", "ddpg/ff_td3", "sac/ff_sac", "sac/rec_sac")],
+        *[("q_learning/ff_rainbow", 1), ("offline/ff_fql", 2), ("ddpg/ff_td3", 2), ("sac/ff_sac", 2)],
+    ],
 )
-def test_recorded_truncations_are_bootstrapped(system, tmp_path):
+def test_recorded_truncations_are_bootstrapped(system, chunk, tmp_path):
     overrides = without(CASES[system].overrides, "total_timesteps")
+    if chunk > 1:
+        overrides = [*without(overrides, "noise_correlation"), f"system.chunk={chunk}"]
     write_chain(tmp_path / "chain.npz", continuous="+env.kwargs.continuous=true" in overrides)
     offline = ["arch=offline", "arch.total_timesteps=8000", f"system.data={tmp_path}/chain.npz"]
     common = [f"system={system}", "env=probe", "env.scenario.name=chain", f"system.gamma={GAMMAS[0]}"]
