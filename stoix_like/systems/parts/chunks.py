@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Acted, Distribution, NetworkOutputs, Observation, PyTree, RolloutState, System
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.schema import between
+from stoix_like.schema import between, flat_hints, get_value
 from stoix_like.utils.jax_utils import append_dims, select_members
 from stoix_like.utils.replay import ReplayConfig, Step
 
@@ -60,10 +60,9 @@ class ChunkedReplay(ReplayConfig):
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         super().check(config, num_envs, num_shards)
-        holders = (config, *config.parts)
-        for key, neutral, reason in _REFUSED if self.chunk > 1 else ():
-            value = next((getattr(holder, key) for holder in holders if hasattr(holder, key)), neutral)
-            if value != neutral:
+        keys = flat_hints(type(config)) if self.chunk > 1 else {}
+        for key, neutral, reason in _REFUSED:
+            if key in keys and (value := get_value(config, key)) != neutral:
                 use = "null" if neutral is None else neutral
                 raise ConfigError(f"system.{key}={value} does not fit system.chunk={self.chunk}, {reason}: use {use}")
 

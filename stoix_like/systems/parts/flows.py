@@ -6,12 +6,15 @@ A place at time t on the way from noise x to an action a is `(1 - t) x + t a`, w
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree
+
+_MIN_SQUARE = 1e-12
 
 
 class Flow(NamedTuple):
@@ -38,6 +41,31 @@ class Flow(NamedTuple):
 
         end, _ = jax.lax.scan(step, noise, jnp.arange(self.steps) / self.steps)
         return jnp.clip(end, -1.0, 1.0)
+
+
+def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
+    """Estimate the entropy of distributions in nats, without their densities, from distances between samples.
+
+        H = D mean_i log d_i + log V + psi(M) - psi(1)
+
+    d_i is the distance to the nearest other sample, and V the volume of the unit ball.
+
+    Source: Kozachenko & Leonenko 1987, "Sample estimate of the entropy of a random vector".
+
+    Args:
+        samples: `[M, B, D]`, M samples of each of B distributions.
+
+    Returns:
+        `[B]`.
+    """
+    number, _, dims = samples.shape
+    squares = jnp.sum(jnp.square(samples[:, None] - samples[None]), axis=-1)
+    others = jnp.where(jnp.eye(number, dtype=bool)[..., None], jnp.inf, squares)
+    # Samples may be equal where a distribution is clipped.
+    distances = 0.5 * jnp.log(jnp.maximum(jnp.min(others, axis=1), _MIN_SQUARE))
+    volume = 0.5 * dims * math.log(math.pi) - math.lgamma(0.5 * dims + 1.0)
+    digammas = sum(1.0 / i for i in range(1, number))
+    return dims * jnp.mean(distances, axis=0) + volume + digammas
 
 
 def _inputs(place: jax.Array, time: jax.Array) -> dict[str, jax.Array]:

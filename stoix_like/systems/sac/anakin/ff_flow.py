@@ -5,8 +5,8 @@ Q has. At time t, its flow stands at `x = (1 - t) noise + t a`; given x, actions
 distribution around `x / t` with the deviation `(1 - t) / t`. So actions drawn from the latter, within the range, and
 weighted by `exp(Q / alpha)` tell the velocity at x, wherever x came from: no sample of p is needed (reweighted score
 matching; the paper has a diffusion, and its authors clip what they draw). As in their code, values are not soft.
-Unlike there, the temperature knows the normaliser of p, exploration is the policy without further noise or selection,
-and targets take one sample, not the best of several.
+Unlike there, the temperature is learned from the entropy of the flow, exploration is the policy without further noise
+or selection, and targets take one sample, not the best of several.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
 from stoix_like.systems.parts.chunks import ChunkedReplay
 from stoix_like.systems.parts.exploration import persist_noise_keys
-from stoix_like.systems.parts.flows import Flow
+from stoix_like.systems.parts.flows import Flow, nearest_neighbour_entropy
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACOptStates, SACParams
@@ -37,6 +37,8 @@ from stoix_like.utils.replay import Batch
 
 # Times at which the flow is learned: at the ends, the distribution of actions is degenerate.
 _FIRST, _LAST = 1e-3, 1.0 - 1e-3
+# States of a batch, and actions of each, that the entropy is estimated from.
+_ENTROPY_STATES, _ENTROPY_ACTIONS = 16, 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class Config(ff_sac.BaseConfig):
     replay: ChunkedReplay
     target: SoftTarget
     flow_steps: Annotated[int, between(1, INT32_MAX)]  # Euler steps of the flow
-    num_samples: Annotated[int, between(1, INT32_MAX)]  # weighted actions per velocity, and uniform ones per entropy
+    num_samples: Annotated[int, between(1, INT32_MAX)]  # weighted actions per velocity
     num_candidates: Annotated[int, between(1, INT32_MAX)]  # actions of which a greedy evaluation takes the best
 
 
@@ -123,22 +125,23 @@ class FlowSAC(ff_sac.SAC[Config]):
         velocity = (jnp.sum(weights * drawn, axis=0) - place) / (1.0 - time)
         errors = self.flow.velocity(actor_params, observation, place, times) - jax.lax.stop_gradient(velocity)
         loss = jnp.mean(append_dims(batch.weight, errors.ndim) * jnp.square(errors))
-        return loss, {"actor_loss": loss, "entropy": self.entropy(params, observation, action, keys[4])}
+        return loss, {"actor_loss": loss, "entropy": self.entropy(params.actor_params, observation, keys[4])}
 
     def draw_origins(self, key: jax.Array, place: jax.Array, time: jax.Array) -> jax.Array:
         """Draw actions `[K, B, ...]` that lead through places `[B, ...]`, in units of half their range."""
         centre, deviation = place / time, (1.0 - time) / time
         low, high = (-1.0 - centre) / deviation, (1.0 - centre) / deviation
         normal = jax.random.truncated_normal(key, low[None], high[None], (self.config.num_samples, *place.shape))
-        return jnp.clip(centre + deviation * normal, -1.0, 1.0)
+        return jnp.clip(centre[None] + deviation[None] * normal, -1.0, 1.0)
 
-    def entropy(self, params: SACParams, observation: Observation, action: jax.Array, key: jax.Array) -> jax.Array:
-        """Estimate the mean entropy in nats, `log Z - Q / alpha`, of drawn actions; Z is a mean over uniform ones."""
-        uniform = jax.random.uniform(key, (self.config.num_samples, *action.shape), None, -1.0, 1.0)
-        values = self.unit_values(params, observation, jnp.concatenate([action[None], uniform]))
-        scores = values / self.temperature(params)
-        log_mean = jax.nn.logsumexp(scores[1:], axis=0) - jnp.log(float(len(uniform)))
-        return jnp.mean(log_mean - scores[0]) + jnp.sum(jnp.log(2.0 * self.actions.unit))
+    def entropy(self, actor_params: PyTree, observation: Observation, key: jax.Array) -> jax.Array:
+        """Estimate the mean entropy of the policy in nats, from several actions in a few states."""
+        few = jax.tree.map(lambda x: x[:_ENTROPY_STATES], observation)
+        size = len(jax.tree.leaves(few)[0])
+        noise = jax.random.normal(key, (_ENTROPY_ACTIONS, size, *self.action_space.shape))
+        actions = jax.vmap(lambda noise: self.flow.follow(actor_params, few, noise))(noise)
+        entropies = nearest_neighbour_entropy(actions.reshape(_ENTROPY_ACTIONS, size, -1))
+        return jnp.mean(entropies) + jnp.sum(jnp.log(self.actions.unit))
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
