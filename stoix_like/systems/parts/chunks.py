@@ -74,7 +74,8 @@ class ChunkedReplay(ReplayConfig):
         if self.chunk == 1:
             return windows
         assert windows.truncated is not None
-        ended, action = (jnp.moveaxis(x, axis, 1)[:, : self.chunk] for x in (_ended(windows), windows.action))
+        ended = windows.terminated | windows.truncated
+        ended, action = (jnp.moveaxis(x, axis, 1)[:, : self.chunk] for x in (ended, windows.action))
         alive = jnp.cumprod(~ended[:, :-1], axis=1, dtype=bool)
         executed = jnp.concatenate([jnp.ones_like(ended[:, :1]), alive], axis=1)
         # Folded: the key itself draws the windows.
@@ -129,7 +130,3 @@ def _with_chunks(system: System, length: int, space: Any) -> System:
 
     acts = {"act": acting(system.act), "eval_act": acting(system.eval_act)}
     return system._replace(**acts, init_carry=init_carry, inspect=inspect)
-
-
-def _ended(windows: Step) -> Any:
-    return windows.terminated | windows.truncated

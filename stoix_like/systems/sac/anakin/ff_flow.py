@@ -150,7 +150,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     if not space.bounded:
         raise ConfigError("system=sac/ff_flow draws actions over all their range: use system=sac/ff_sac, or set bounds")
     actor = spec.networks.actor_network
-    network = FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)
+    network: Any = FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)
     return replace(ff_sac.make_variant(config, spec, FlowSAC), actor=network)
 
 
