@@ -112,7 +112,7 @@ def _with_chunks(system: System, length: int, space: Any) -> System:
     def acting(act: Any) -> Any:
         def step(shared: PyTree, state: RolloutState, key: jax.Array) -> Acted:
             actions, left = state.carry
-            _, proposed, extras = act(shared, state._replace(carry=system.init_carry(len(left))), key)
+            _, proposed, extras = act(shared, state._replace(carry=system.init_carry(left.shape[0])), key)
             replans = state.timestep.starts_episode | (left == 0)
             actions = select_members(proposed, actions, replans)
             left = jnp.where(replans, length, left) - 1

@@ -36,7 +36,7 @@ class Flow(NamedTuple):
         """Return where the flow ends that starts with noise `[B, ...]`, within the bounds."""
 
         def step(place: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
-            times = jnp.broadcast_to(time, len(place))
+            times = jnp.broadcast_to(time, place.shape[:1])
             return place + self.velocity(params, observation, place, times) / self.steps, None
 
         end, _ = jax.lax.scan(step, noise, jnp.arange(self.steps) / self.steps)
@@ -69,4 +69,6 @@ def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
 
 
 def _inputs(place: jax.Array, time: jax.Array) -> dict[str, jax.Array]:
-    return {"action": jnp.concatenate([place.reshape(len(place), -1), time[:, None]], axis=-1)}
+    return {
+        "action": jnp.concatenate([place.reshape(place.shape[0], math.prod(place.shape[1:])), time[:, None]], axis=-1)
+    }

@@ -36,7 +36,7 @@ def test_the_budget_is_rounded_down_and_rounding_is_reported():
     "system",
     [
         *("sac/ff_sac", "sac/ff_sac_c51", "sac/ff_tqc", "sac/ff_crossq", "ddpg/ff_td3", "ddpg/ff_td3_c51"),
-        *("sac/ff_xqc", "ddpg/ff_ddpg", "ddpg/ff_d4pg", "mpo/ff_mpo"),
+        *("sac/ff_xqc", "sac/ff_flow", "ddpg/ff_ddpg", "ddpg/ff_d4pg", "mpo/ff_mpo"),
     ],
 )
 def test_continuous_control_makes_one_gradient_step_per_environment_step_by_default(system):

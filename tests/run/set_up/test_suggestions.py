@@ -77,7 +77,7 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
         ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
         (
             ("system=sac/ff_sac_discrete", *CONTINUOUS),
-            "sac/ff_crossq, sac/ff_sac, sac/ff_sac_c51, sac/ff_tqc, sac/ff_xqc or sac/rec_sac",
+            "sac/ff_crossq, sac/ff_flow, sac/ff_sac, sac/ff_sac_c51, sac/ff_tqc, sac/ff_xqc or sac/rec_sac",
         ),
         ((*DQN, *CONTINUOUS), "q_learning/ff_pqn_continuous"),
         # No other discovered rule acts continuously: those of the default family.

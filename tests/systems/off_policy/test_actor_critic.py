@@ -13,7 +13,7 @@ from support.programs import branches, make_program
 from support.selections import first, select
 
 SYSTEMS = [
-    *(f"sac/ff_{name}" for name in ("sac", "sac_c51", "sac_discrete", "tqc", "crossq", "xqc")),
+    *(f"sac/ff_{name}" for name in ("sac", "sac_c51", "sac_discrete", "tqc", "crossq", "xqc", "flow")),
     *("ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg", "ddpg/ff_td3_c51", "mpo/ff_mpo"),
 ]
 

@@ -83,9 +83,9 @@ class FlowSAC(ff_sac.SAC[Config]):
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
         """Return the best of several actions of the policy, always from the same noise."""
-        size, shape = len(jax.tree.leaves(observation)[0]), self.action_space.shape
+        size, shape = jax.tree.leaves(observation)[0].shape[0], self.action_space.shape
         noise = jax.random.normal(jax.random.key(0), (self.config.num_candidates, 1, *shape))
-        noise = jnp.broadcast_to(noise, (len(noise), size, *shape))
+        noise = jnp.broadcast_to(noise, (self.config.num_candidates, size, *shape))
         candidates = jax.vmap(lambda noise: self.flow.follow(params.actor_params, observation, noise))(noise)
         best = jnp.argmax(self.unit_values(params, observation, candidates), axis=0)
         action = jax.vmap(lambda candidates, best: candidates[best], in_axes=(1, 0))(candidates, best)
