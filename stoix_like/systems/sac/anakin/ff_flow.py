@@ -50,7 +50,7 @@ class Config(ff_sac.BaseConfig):
     target: SoftTarget
     flow_steps: Annotated[int, between(1, INT32_MAX)]  # Euler steps of the flow
     num_samples: Annotated[int, between(1, INT32_MAX)]  # weighted actions per velocity
-    num_candidates: Annotated[int, between(1, INT32_MAX)]  # actions of which a greedy evaluation takes the best
+    num_candidates: Annotated[int, between(1, INT32_MAX)]  # actions of which a greedy evaluation takes the likeliest
 
 
 class FlowSAC(ff_sac.SAC[Config]):
@@ -82,13 +82,20 @@ class FlowSAC(ff_sac.SAC[Config]):
         return OffPolicyShared(params, SACOptStates(*opt_states), jnp.zeros((), jnp.int32))
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
-        """Return the best of several actions of the policy, always from the same noise."""
-        size, shape = jax.tree.leaves(observation)[0].shape[0], self.action_space.shape
-        noise = jax.random.normal(jax.random.key(0), (self.config.num_candidates, 1, *shape))
-        noise = jnp.broadcast_to(noise, (self.config.num_candidates, size, *shape))
-        candidates = jax.vmap(lambda noise: self.flow.follow(params.actor_params, observation, noise))(noise)
-        best = jnp.argmax(self.unit_values(params, observation, candidates), axis=0)
-        action = jax.vmap(lambda candidates, best: candidates[best], in_axes=(1, 0))(candidates, best)
+        """Return the mode of the policy: of several actions, always from the same noise, the one nearest to others."""
+        batch, shape, number = (
+            jax.tree.leaves(observation)[0].shape[:1],
+            self.action_space.shape,
+            self.config.num_candidates,
+        )
+        noise = jax.random.normal(jax.random.key(0), (number, *(1 for _ in batch), *shape))
+        noise = jnp.broadcast_to(noise, (number, *batch, *shape))
+        actions = jax.vmap(lambda noise: self.flow.follow(params.actor_params, observation, noise))(noise)
+        squares = jnp.sum(jnp.square(actions[:, None] - actions[None]).reshape(number, number, *batch, -1), axis=-1)
+        # The distance to the nearest quarter, the action itself included: small where the density is large.
+        distances = jnp.sort(squares, axis=1)[:, number // 4]
+        best = jnp.argmin(distances, axis=0)
+        action = jax.vmap(lambda actions, best: actions[best], in_axes=(1, 0))(actions, best)
         return Independent(Deterministic(self.actions.from_unit(action)), len(shape))
 
     def unit_values(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
