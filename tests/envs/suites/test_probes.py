@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.suites.probes import PROBES, ProbeState, make
+from stoix_like.envs.suites.probes import PROBES, ProbeState, RepeatState, make
 from support.compiled import run
 
 GAMMA = 0.9
@@ -86,6 +86,18 @@ def test_rewards_of_suboptimal_actions(name, view, action, reward):
     state, action = jax.device_put((ProbeState(np.array(view), np.array(0)), action))
     _, timestep = run(probe.step, jax.random.key(0), state, action)
     np.testing.assert_allclose(timestep.reward, reward)
+
+
+@pytest.mark.parametrize(
+    ("cue", "action", "steps", "found", "terminated"),
+    [(1, 0.41, 0, 1.0, True), (-1, -0.59, 3, 1.0, True), (1, -0.5, 0, 0.0, False), (1, 0.61, 3, 0.0, True)],
+)
+def test_two_goals_end_where_the_hidden_one_is_found_or_after_four_attempts(cue, action, steps, found, terminated):
+    probe = make("two_goals", {}, {}).env
+    state = RepeatState(np.float32(cue), np.int32(steps))
+    _, timestep = run(probe.step, jax.random.key(0), jax.device_put(state), np.array([action], np.float32))
+    assert (float(timestep.reward), bool(timestep.terminated)) == (found, terminated)
+    assert probe.optimal_return == 1 - 1 / 16
 
 
 def test_time_limit_truncates_and_termination_terminates():

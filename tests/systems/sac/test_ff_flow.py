@@ -61,12 +61,18 @@ def test_the_flow_learns_the_mean_of_weighted_actions():
     np.testing.assert_allclose(loss, np.mean(np.asarray(ones)[:, None] * ((mean - place) / (1 - time)) ** 2), rtol=1e-4)
 
 
-def test_a_greedy_policy_takes_the_best_of_its_actions():
-    """With a velocity of zero, actions are the noise, clipped: of 64, one is near 0.3, and always the same one."""
-    flow = flow_of(lambda action: -((action - 0.3) ** 2), "system.num_candidates=64")
-    noise = np.clip(jax.random.normal(jax.random.key(0), (64,)), -1, 1)
-    best = noise[np.argmin(np.abs(noise - 0.3))]
-    np.testing.assert_allclose(run(lambda: flow.pi(PARAMS, OBSERVATION).mode()), np.full((3, 1), best), rtol=1e-6)
+def test_a_greedy_policy_takes_an_action_where_the_density_is_large():
+    """Two steps of the velocity sign(x) / 2 - x end at (x + 3 sign(x) / 2) / 4: two modes, and nothing between them."""
+    flow = flow_of(None, "system.num_candidates=64")
+
+    def velocity(params, observation, inputs):
+        place = inputs["action"][:, :1]
+        return jnp.sign(place) / 2 - place
+
+    flow = replace(flow, actor=SimpleNamespace(apply=velocity))
+    mode = np.asarray(run(lambda: flow.pi(PARAMS, OBSERVATION).mode()))
+    assert (mode == mode[:1]).all()
+    assert 0.375 < abs(mode[0, 0]) < 0.375 + 0.125
 
 
 def test_actions_without_bounds_are_refused():
