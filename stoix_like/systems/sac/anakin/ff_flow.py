@@ -83,15 +83,12 @@ class FlowSAC(ff_sac.SAC[Config]):
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
         """Return the mode of the policy: of several actions, always from the same noise, the one nearest to others."""
-        batch, shape, number = (
-            jax.tree.leaves(observation)[0].shape[:1],
-            self.action_space.shape,
-            self.config.num_candidates,
-        )
-        noise = jax.random.normal(jax.random.key(0), (number, *(1 for _ in batch), *shape))
-        noise = jnp.broadcast_to(noise, (number, *batch, *shape))
+        number, size = self.config.num_candidates, jax.tree.leaves(observation)[0].shape[0]
+        shape = self.action_space.shape
+        noise = jax.random.normal(jax.random.key(0), (number, 1, *shape))
+        noise = jnp.broadcast_to(noise, (number, size, *shape))
         actions = jax.vmap(lambda noise: self.flow.follow(params.actor_params, observation, noise))(noise)
-        squares = jnp.sum(jnp.square(actions[:, None] - actions[None]).reshape(number, number, *batch, -1), axis=-1)
+        squares = jnp.sum(jnp.square(actions[:, None] - actions[None]).reshape(number, number, size, -1), axis=-1)
         # The distance to the nearest quarter, the action itself included: small where the density is large.
         distances = jnp.sort(squares, axis=1)[:, number // 4]
         best = jnp.argmin(distances, axis=0)
@@ -103,7 +100,7 @@ class FlowSAC(ff_sac.SAC[Config]):
         return jax.vmap(lambda action: self.value(params, observation, self.actions.from_unit(action)))(action)
 
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
-        """Draw an action of each environment, from noise that persists if configured; or take the best of several."""
+        """Draw an action of each environment, from noise that persists if configured; or take the mode."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         if greedy:
             return state.carry, self.pi(shared.params, observation).mode(), ()
@@ -120,7 +117,7 @@ class FlowSAC(ff_sac.SAC[Config]):
         return self.q_values(q_params, observation, action, key), jnp.zeros(len(action))
 
     def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:
-        """Compute squared errors to the mean velocity of weighted actions (equation 15)."""
+        """Compute squared errors to the mean velocity of weighted actions."""
         keys, observation, shape = jax.random.split(key, 5), batch.observation, batch.action.shape
         action = self.flow.follow(params.actor_params, observation, jax.random.normal(keys[0], shape))
         times = jax.random.uniform(keys[1], shape[:1], None, _FIRST, _LAST)
