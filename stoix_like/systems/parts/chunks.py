@@ -10,7 +10,7 @@ In a window that ends early, the actions after the end were not executed, and th
 are replaced by uniformly random ones, so critics learn that they have no effect. The authors give such windows no
 weight. A truncated window bootstraps from its true successor by `gamma^steps`, as if the policy had replanned there.
 Where episodes terminate at random, chunks that survive are known by their last actions, which random ones rarely
-equal: their values are those of survivors.
+equal: their values are conditional on survival.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Config(ff_sac.BaseConfig):
     target: SoftTarget
     flow_steps: Annotated[int, between(1, INT32_MAX)]  # Euler steps of the flow
     num_samples: Annotated[int, between(1, INT32_MAX)]  # weighted actions per velocity
-    num_candidates: Annotated[int, between(1, INT32_MAX)]  # actions of which a greedy evaluation takes the likeliest
+    num_candidates: Annotated[int, between(1, INT32_MAX)]  # actions that a greedy evaluation takes the likeliest from
 
 
 class FlowSAC(ff_sac.SAC[Config]):
