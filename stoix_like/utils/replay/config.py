@@ -133,7 +133,7 @@ class ReplayConfig(BufferConfig, RelabelConfig):
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that the batch divides over the shards, and that the first update can sample a batch."""
         self.check_data(has_all=not self.whole_windows)
-        self.check_relabel(self.relabels, self.data, self.store_next_observation)
+        self.check_relabel(self.relabels, self.store_next_observation)
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ACHIEVED, DESIRED, GoalReward, SystemSpec
+from stoix_like.base_types import ACHIEVED, DESIRED, GoalReward, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, between, one_of
 from stoix_like.utils.jax_utils import Scalar, append_dims
@@ -39,7 +40,7 @@ class RelabelConfig(Part):
     # Traced in populations, which type checks of this package at run time must allow.
     relabel_fraction: Annotated[float | jax.Array, between(0.0, 1.0)] = 0.8  # share of relabelled samples
 
-    def check_relabel(self, fits: bool, data: str | None, store_next_observation: bool) -> None:
+    def check_relabel(self, fits: bool, store_next_observation: bool) -> None:
         """Refuse samples that cannot be relabelled. `fits`: whether the buffer samples windows of a target each."""
         if self.relabel is None:
             return
@@ -49,8 +50,6 @@ class RelabelConfig(Part):
                 f"{key}: this system learns from sequences or whole windows, whose goals are not replaced: use null, or"
                 " q_learning/ff_dqn, sac/ff_sac or ddpg/ff_td3"
             )
-        if data is not None:
-            raise ConfigError(f"{key} replaces only goals of the replay buffer, not of system.data={data}: use null")
         if not store_next_observation:
             raise ConfigError(
                 f"{key} reads what was achieved after truncated steps, which system.store_next_observation=false does"
@@ -67,34 +66,62 @@ class RelabelConfig(Part):
         return stored._replace(extras=number[:, None] + after - _ended(stored))
 
 
-def make_relabel(config: RelabelConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar) -> Callable[..., Step]:
-    """Build `(sample, state, key, windows) -> windows`, which replaces the goals of a share of windows `[B, W, ...]`.
+class Relabel(NamedTuple):
+    """Functions that replace the goals of a share of windows.
 
     The reward and the end of each step are `goal_reward` of its new goal. A step that terminated for another reason
     than its goal still does. A step that ended its episode otherwise is truncated, because the next one follows.
-
-    `sample`: the function of the flashbax buffer that `windows` were drawn by, with the same key.
     """
-    if config.relabel is None:
-        return lambda sample, state, key, windows: windows
 
-    def relabel(sample: Callable[..., Any], state: Any, key: jax.Array, windows: Step) -> Step:
-        goal_reward = _checked(config, spec)
-        share_key, goal_key = jax.random.split(jax.random.fold_in(key, _STREAM))
+    # `(sample, state, key, windows [B, W, ...])`: `sample` of the flashbax buffer drew the windows, by the same key.
+    replayed: Callable[..., Step]
+    recorded: Callable[..., Step]  # `(key, rows [W, B], windows [W, B, ...])`, of recorded data
+
+
+def make_relabel(config: RelabelConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar) -> Relabel:
+    """Build the functions; both return the windows as they are where no strategy is configured."""
+    if config.relabel is None:
+        return Relabel(lambda sample, state, key, windows: windows, lambda key, rows, windows: windows)
+    draw = partial(_draw, config.relabel, gamma)
+
+    def keys(key: jax.Array) -> jax.Array:
+        return jax.random.split(jax.random.fold_in(key, _STREAM))
+
+    def replayed(sample: Callable[..., Any], state: Any, key: jax.Array, windows: Step) -> Step:
+        goal_reward, (share_key, goal_key) = _checked(config, spec), keys(key)
         numbers = state.experience.extras
         places = jnp.arange(numbers.size, dtype=jnp.int32).reshape(numbers.shape)
         first = sample(state.replace(experience=places), key).experience[:, 0]
-        row, time = _draw(config.relabel, state, goal_key, *jnp.divmod(first, numbers.shape[1]), gamma)
+        length = numbers.shape[1]
+        start = jnp.where(state.is_full, state.current_index, 0)
+        stored = jnp.where(state.is_full, length, state.current_index)
+        row, time = draw(numbers, start, stored, goal_key, *jnp.divmod(first, length))
         goal = jax.tree.map(lambda x: x[row, time], state.experience.next_observation.agent_view[ACHIEVED])
-        chosen = jax.random.uniform(share_key, row.shape) < config.relabel_fraction
+        return replace(goal_reward, share_key, windows, goal)
 
-        def replace(desired: jax.Array, goal: jax.Array) -> jax.Array:
+    def recorded(key: jax.Array, rows: jax.Array, windows: Step) -> Step:
+        goal_reward, (share_key, goal_key) = _checked(config, spec), keys(key)
+        data: Any = spec.data
+        steps = jnp.asarray(data.steps)
+        # Each episode has one row more than steps.
+        places = jnp.arange(len(steps), dtype=jnp.int32)
+        first = jnp.searchsorted(steps, rows[0]).astype(jnp.int32)
+        end = jnp.int32(len(steps))
+        _, time = draw((steps - places)[None], jnp.int32(0), end, goal_key, jnp.zeros_like(first), first)
+        goal = jax.tree.map(lambda x: jnp.asarray(x)[steps[time] + 1], data.observation.agent_view[ACHIEVED])
+        swapped = partial(jax.tree.map, lambda x: jnp.swapaxes(x, 0, 1))
+        return swapped(replace(goal_reward, share_key, swapped(windows), goal))
+
+    def replace(goal_reward: GoalReward, key: jax.Array, windows: Step, goal: PyTree) -> Step:
+        chosen = jax.random.uniform(key, windows.reward.shape[:1]) < config.relabel_fraction
+
+        def replaced(desired: jax.Array, goal: jax.Array) -> jax.Array:
             return jnp.where(append_dims(chosen, desired.ndim), goal[:, None], desired)
 
         assert windows.next_observation is not None
         before, after = windows.observation.agent_view, windows.next_observation.agent_view
         outcome = jax.vmap(jax.vmap(goal_reward))
-        desired = jax.tree.map(replace, after[DESIRED], goal)
+        desired = jax.tree.map(replaced, after[DESIRED], goal)
         _, was_reached = outcome(after[ACHIEVED], after[DESIRED])
         reward, reached = outcome(after[ACHIEVED], desired)
         terminated = reached | (windows.terminated & ~was_reached)
@@ -102,7 +129,7 @@ def make_relabel(config: RelabelConfig, spec: SystemSpec, gamma: Scalar, reward_
         terminated = jnp.where(changed, terminated, windows.terminated)
         return windows._replace(
             observation=windows.observation._replace(
-                agent_view={**before, DESIRED: jax.tree.map(replace, before[DESIRED], goal)}
+                agent_view={**before, DESIRED: jax.tree.map(replaced, before[DESIRED], goal)}
             ),
             next_observation=windows.next_observation._replace(agent_view={**after, DESIRED: desired}),
             reward=jnp.where(changed, (reward * reward_scale).astype(windows.reward.dtype), windows.reward),
@@ -110,17 +137,24 @@ def make_relabel(config: RelabelConfig, spec: SystemSpec, gamma: Scalar, reward_
             truncated=_ended(windows) & ~terminated,
         )
 
-    return relabel
+    return Relabel(replayed, recorded)
 
 
 def _draw(
-    strategy: str | None, state: Any, key: jax.Array, row: jax.Array, time: jax.Array, gamma: Scalar
+    strategy: str,
+    gamma: Scalar,
+    numbers: jax.Array,
+    start: jax.Array,
+    stored: jax.Array,
+    key: jax.Array,
+    row: jax.Array,
+    time: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Draw the steps whose successors are the goals of steps `[B]`; both by row and place in the ring."""
-    numbers = state.experience.extras
+    """Draw the steps whose successors are the goals of steps `[B]`; both by row and place in the ring.
+
+    `numbers`: of the episodes, `[N, L]`; `start`: the place of the oldest step, of `stored` ones.
+    """
     num_rows, length = numbers.shape
-    start = jnp.where(state.is_full, state.current_index, 0)
-    stored = jnp.where(state.is_full, length, state.current_index)
     if strategy == "random":
         row_key, key = jax.random.split(key)
         row = jax.random.randint(row_key, row.shape, 0, num_rows)

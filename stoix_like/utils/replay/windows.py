@@ -25,7 +25,7 @@ from stoix_like.utils.replay.buffers import add_rows, example_step, importance_w
 from stoix_like.utils.replay.config import ReplayConfig
 from stoix_like.utils.replay.data import Data, with_data
 from stoix_like.utils.replay.frames import store_frames_once
-from stoix_like.utils.replay.relabel import make_relabel
+from stoix_like.utils.replay.relabel import Relabel, make_relabel
 from stoix_like.utils.replay.types import Batch, Replay, Step
 
 
@@ -51,7 +51,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
     def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
         drawn = buffer.sample(state, key)
         if config.per_env_rows:
-            steps = relabel(buffer.sample, state, key, drawn.experience)
+            steps = relabel.replayed(buffer.sample, state, key, drawn.experience)
             steps = config.joined(steps, key, 1, spec.action_space)
             windows = jax.vmap(lambda window: _window_target(window, config.return_steps, gamma))(steps)
         else:
@@ -71,15 +71,18 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
     replay = _store_views_once(config, spec, Replay(init, add, sample, sample_steps, set_priorities))
-    draw = partial(_draw, config, spec, gamma, reward_scale)
+    draw = partial(_draw, config, spec, relabel, gamma, reward_scale)
     return with_data(config, spec, replay, draw, axes=(0,) * len(Batch._fields))
 
 
-def _draw(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_scale: Scalar, key: jax.Array) -> Batch:
+def _draw(
+    config: ReplayConfig, spec: SystemSpec, relabel: Relabel, gamma: Scalar, reward_scale: Scalar, key: jax.Array
+) -> Batch:
     """Draw windows of recorded data."""
     data: Data = spec.data
     rows = data.windows(key, config.total_batch_size // spec.num_shards, config.return_steps)
-    steps = config.joined(data.take(rows, reward_scale), key, 0, spec.action_space)
+    steps = relabel.recorded(key, rows, data.take(rows, reward_scale))
+    steps = config.joined(steps, key, 0, spec.action_space)
     batch = jax.vmap(lambda window: _window_target(window, config.return_steps, gamma), in_axes=1)(steps)
     return batch._replace(next_action=data.next_action(rows[0])) if config.only_data else batch
 

@@ -13,10 +13,6 @@ DQN = "system=q_learning/ff_dqn"
         ([DQN, "system.reset=last_layers"], "reset=last_layers has no effect: set system.reset_every"),
         (["system=mpo/ff_mpo", "+system.data=some.npz"], "data=some.npz: this system learns from windows of its own"),
         (["system=mpo/ff_mpo", "+system.relabel=final"], "relabel=final: this system .* whole windows"),
-        (
-            [DQN, "system.relabel=final", "system.data=some.npz"],
-            "relabel=final .* not of system.data=some.npz: use null",
-        ),
         ([DQN, "system.relabel=final", "system.store_next_observation=false"], "observation=false does not store: use"),
         ([DQN, "system.total_batch_size=127", "arch.update_batch_size=2"], "total_batch_size=127.*use 126 or 128"),
         ([DQN, "system.total_buffer_size=32", "system.rollout_length=8"], "=32 holds 0 step.*least 64"),
