@@ -13,6 +13,7 @@ from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.hyperspherical import UnitDense
+from stoix_like.networks.latents import simnorm
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
 from stoix_like.networks.normalisation import BatchRenorm, LayerNorm
 from stoix_like.networks.units import declare
@@ -33,6 +34,7 @@ class MLPTorso(nn.Module):
     # Probability that a unit is dropped before normalisation and activation, in [0, 1]; the masks come from the rng
     # collection `dropout`, without which no unit is dropped.
     dropout_rate: float = field(default=0.0, kw_only=True)
+    dropout_layers: int | None = field(default=None, kw_only=True)  # only the first layers drop units; None: all do
     # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
     # inputs and parameters.
     dtype: Any = field(default=None, kw_only=True)
@@ -53,10 +55,11 @@ class MLPTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
         x = as_floats(observation)
         layers = [self._layer(size, kernel_init) for size in self.layer_sizes]
-        for layer in layers:
+        for number, layer in enumerate(layers):
             x = layer(x)
             if self.activate_final or layer is not layers[-1]:
-                x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
+                rate = self.dropout_rate if self.dropout_layers is None or number < self.dropout_layers else 0.0
+                x = nn.Dropout(rate, deterministic=not self.has_rng(DROPOUT))(x)
                 x = LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
                 x = declare(self, layer, activation(x))
         return restore_float32(x, self.dtype)
@@ -129,6 +132,40 @@ class XQCTorso(nn.Module):
         for layer in layers:
             x = declare(self, layer, activation(norm()(restore_float32(layer(x), self.dtype))))
         return x
+
+
+class SimNormTorso(nn.Module):
+    """A multilayer perceptron whose layers and output are normalised: the latents of TD-MPC2.
+
+        z = simnorm(norm(W_L x_{L-1} + b_L)),  x_l = activation(norm(W_l x_{l-1} + b_l))
+
+    Source: Hansen et al. 2024 (TD-MPC2), arXiv:2310.16828, section 3.1; see `simnorm`.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    layer_sizes: Sequence[int]  # width of each layer, in units; the last one is that of a latent
+    activation: str = "mish"  # name of the activation function of all layers but the last
+    group_size: int = 8  # entries of each simplex; divides the width of a latent
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
+    # Dtype of the layers, such as bfloat16; parameters and latents stay float32. None: the promoted dtype of inputs and
+    # parameters.
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        """Check that a latent consists of whole simplices."""
+        if not self.layer_sizes or self.layer_sizes[-1] % self.group_size:
+            raise ValueError(
+                f"layer_sizes={list(self.layer_sizes)} must end with a multiple of group_size={self.group_size}: use"
+                " [256, 512]"
+            )
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the latents, `[..., layer_sizes[-1]]`; uint8 is scaled, see `as_floats`."""
+        body = MLPTorso(self.layer_sizes, self.activation, True, self.kernel_init, False, dtype=self.dtype)
+        return simnorm(LayerNorm()(body(observation)), self.group_size)
 
 
 class NoisyMLPTorso(MLPTorso):

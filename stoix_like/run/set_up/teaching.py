@@ -54,7 +54,7 @@ def load_teacher(config: RunConfig, env: VectorEnvironment) -> Taught:
             f"{prefix} has networks of its own for each of {spec.num_agents} agents (network.share=false), and this run"
             f" has num_agents={env.num_agents}: use a teacher with {env.num_agents}, or one with network.share=true"
         )
-    system = run.setup.build_system(chosen.hyperparams)
+    system = run.setup.build_system({**chosen.hyperparams, **run.setup.config.system.policy_hyperparams})
     if is_recurrent(system) or system.inspect is None:
         raise ConfigError(f"{prefix} is {run.setup.name}, whose policy needs a memory: use a feed-forward teacher")
     inspect = system.inspect

@@ -40,6 +40,13 @@ def action_vector(space: Space, action: jax.Array) -> jax.Array:
     return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
 
 
+def from_unit_vector(space: Box, vector: jax.Array) -> jax.Array:
+    """Return the actions `[..., *shape]` of vectors `[..., D]`; the inverse of `action_vector` within bounds."""
+    action = vector.reshape(*vector.shape[:-1], *space.shape)
+    action = prepend_dims(space.centre, action.ndim) + prepend_dims(unit(space), action.ndim) * action
+    return clip_to_bounds(space, action.astype(space.dtype))
+
+
 def unit(space: Box) -> np.ndarray:
     """Return half the width of a box, an array of its shape; 1 for entries that are unbounded or constant."""
     return np.where(space.half_width > 0.0, space.half_width, np.float32(1.0))

@@ -1,0 +1,1 @@
+"""Systems that plan in the latents of a learned model."""

@@ -1,0 +1,1 @@
+"""One algorithm per file."""
