@@ -10,6 +10,7 @@ from stoix_like.utils.running_statistics import RoundingErrors
 from support import disco
 from support.platforms import take_accelerator_forms
 from support.programs import train
+from support.small_tdmpc import NETWORK, PLANS
 from support.tiny_dreamer import TINY
 
 SMALL = ["arch.total_num_envs=8", "arch.compile_cache=false"]
@@ -90,6 +91,10 @@ RUNS = {
     "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
     "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
+    "tdmpc2": [
+        *("system=tdmpc/td_mpc2", "env=gymnax/pendulum", *REPLAY, *NETWORK, *PLANS, "system.adam_eps=1e-3"),
+        "system.normalize_observations=true",
+    ],
     # Two gradient steps: LaProp divides gradients by their size.
     "dreamer": [
         *(*TINY, "env=gymnax/catch", "arch.total_timesteps=80", "system.train_ratio=2"),

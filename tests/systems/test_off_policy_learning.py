@@ -23,6 +23,7 @@ def test_disco103_learns_catch_with_the_published_weights():
         ("crossq_pendulum", -180.0),
         ("xqc_pendulum", -180.0),
         ("flow_pendulum", -180.0),
+        ("td_mpc2_pendulum", -180.0),
         ("reppo_pendulum", -180.0),
         ("reppo_cartpole", 475.0),
         ("pqn_pendulum", -200.0),

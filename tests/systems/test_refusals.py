@@ -74,6 +74,19 @@ REFUSED = [
     ),
     ("search/ff_mz", "network=mlp", "network.representation_network.* choose network=mlp_muzero"),
     ("search/ff_mz", f"{UNROLLED} system.total_buffer_size=32", "=32 .* 5 step.*unroll_steps=3 and .*n_step=2 in"),
+    ("tdmpc/td_mpc2", "env=gymnax/cartpole", "system=tdmpc/td_mpc2 does not fit the 2 discrete actions of gymnax"),
+    ("tdmpc/td_mpc2", f"{BOX} system.num_elites=600", "num_elites=600 must not exceed .*num_samples=512: use at most"),
+    ("tdmpc/td_mpc2", f"{BOX} system.min_std=3", "min_std=3.0 must not exceed system.max_std=2.0: use at most 2.0"),
+    (
+        "tdmpc/td_mpc2",
+        f"{BOX} system.rollout_length=2 system.sequence_period=2 system.horizon=1",
+        "exceeds the 1 steps",
+    ),
+    (
+        "tdmpc/td_mpc2",
+        f"{BOX} network.dynamics_network.pre_torso.layer_sizes=[8]",
+        "dynamics_network.pre_torso returns 8 units, and network.representation_network.pre_torso 512",
+    ),
     ("spo/ff_spo", "env=pgx/tic_tac_toe +env.kwargs.opponent=self", "=self: system=spo/ff_spo learns from one seat"),
 ]
 

@@ -3,6 +3,8 @@ import pytest
 from support import disco
 from support.resumed import assert_resumed_equals_whole
 from support.set_ups import loop_of
+from support.small_tdmpc import NETWORK as TDMPC2_NETWORK
+from support.small_tdmpc import PLANS
 from support.tiny_dreamer import NETWORK
 
 pytestmark = pytest.mark.optimized
@@ -44,6 +46,7 @@ REPLAYS = {
         *("system.evaluation_particles=4", "network.critic_network.pre_torso.layer_sizes=[8]"),
         "system.normalize_observations=true",
     ],
+    "tdmpc/td_mpc2": ["env=gymnax/pendulum", *TDMPC2_NETWORK, *PLANS, "system.normalize_observations=true"],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
     "sac/rec_sac": [
         *("env=gymnax/pendulum_no_velocity", "network.q_network.rnn_layer.hidden_state_dim=8"),

@@ -36,11 +36,14 @@ from stoix_like.systems.on_policy.networks import make_networks
 from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_latent_model
+from stoix_like.systems.tdmpc.world_model import make_implicit_model
 from support import disco
 from support.compiled import run
 from support.programs import train
 from support.selections import select
 from support.set_ups import config_of
+from support.small_tdmpc import NETWORK as TDMPC2_NETWORK
+from support.small_tdmpc import PLANS
 from support.systems import SYSTEMS, schema
 from support.tiny_dreamer import NETWORK
 
@@ -194,6 +197,15 @@ def model_values(networks, shared, hyperparams):
     space = Box(-1.0, 1.0, (1,)) if "num_samples" in hyperparams else Discrete(2)
     model = make_latent_model(config, SimpleNamespace(networks=networks, action_space=space))
     return model.values(shared.params, Observation(VIEWS))
+
+
+def planned_values(networks, shared, hyperparams):
+    """Compute the mean over critics of the values of the policy's modes."""
+    atoms = SimpleNamespace(support={"num_atoms": 101, "vmin": hyperparams["vmin"], "vmax": hyperparams["vmax"]})
+    spec, params = SimpleNamespace(networks=networks, action_space=Box(-1.0, 1.0, (1,))), shared.params
+    model = make_implicit_model(atoms, 5, True, spec)
+    latent = model.represent(params.model, Observation(VIEWS))
+    return model.values(params.model.q, latent, model.policy(params.actor, latent).mode()).mean(-1)
 
 
 def dreamed_values(networks, shared, hyperparams):
@@ -445,6 +457,19 @@ CASES = {
     "search/ff_mz": Case(MUZERO, model_values, atol=0.1),
     "search/ff_sampled_mz": Case(
         [*MUZERO, "+env.kwargs.continuous=true", "system.num_samples=4"], model_values, atol=0.1
+    ),
+    "tdmpc/td_mpc2": Case(
+        [
+            *REPLAY,
+            *TDMPC2_NETWORK,
+            *PLANS,
+            "+env.kwargs.continuous=true",
+            "system.lr=1e-3",
+            "system.vmin=-5",
+            "system.vmax=5",
+        ],
+        planned_values,
+        atol=0.1,
     ),
     # An episode may continue, so that imagination can know what a truncated one misses.
     "dreamer/dreamer_v3": Case(

@@ -12,6 +12,7 @@ from stoix_like.networks.torso import (
     ResNetTorso,
     SimBaTorso,
     SimBaV2Torso,
+    SimNormTorso,
     XQCTorso,
 )
 from support.selections import select
@@ -24,6 +25,7 @@ TORSOS = {
     "noisy": NoisyMLPTorso((8, 4)),
     "batch_renorm": BatchRenormMLPTorso((8, 4)),
     "xqc": XQCTorso((8, 4)),
+    "simnorm": SimNormTorso((8, 4), group_size=2),
     "resnet": ResNetTorso(4, 1),
     "simba": SimBaTorso(4, 1),
     "simba_v2": SimBaV2Torso(4, 1),
@@ -68,6 +70,15 @@ def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
     # Dropped units are 0 before normalisation, hence equal within a row afterwards.
     smallest = [np.unique(row, return_counts=True)[1].max() for row in y[:20]]
     assert min(smallest) > 10
+
+
+def test_only_the_first_layers_drop_units_if_configured():
+    """Units of the second layer are sums of the dropped units of the first; of the third none is zero."""
+    torso = MLPTorso((64, 8), "identity", kernel_init="ones", dropout_rate=0.9, dropout_layers=1)
+    outputs = jax.jit(lambda x: torso.init_with_output({"params": KEY, "dropout": KEY}, x)[0])(jnp.ones((1, 1)))
+    # Some of 64 units are kept, ten times as large.
+    assert np.all(outputs > 0.0)
+    np.testing.assert_allclose(outputs % 10.0, 0.0, atol=1e-3)
 
 
 def test_final_activation_is_optional():

@@ -92,7 +92,7 @@ def sizes_of(system):
     replays = {"warmup_steps": 48, "epochs": 2, "total_buffer_size": 1024, "total_batch_size": 16, "rollout_length": 4}
     sizes = replays if "total_buffer_size" in known else {"rollout_length": 16}
     if "sequence_period" in known:
-        sizes |= {"sequence_period": 4, "sequence_length": 8, "burn_in_length": 4}
+        sizes |= {"sequence_period": 4, "sequence_length": 8, "burn_in_length": 4, "horizon": 4}
     # Rainbow explores by noise in its weights, and its epsilon decays from 0 to 0.
     sizes |= {"initial_epsilon": 0.5}
     return [f"system.{key}={value}" for key, value in sizes.items() if key in known]
