@@ -86,7 +86,7 @@ def squashed_policy(weights):
     return {"params": {"torso": torso, "action_head": {"Dense_0": head}}}
 
 
-class _RecordedNormal(distrax.Normal):
+class RecordedNormal(distrax.Normal):
     """A normal distribution that draws recorded noise."""
 
     def __init__(self, loc, scale, noise):
@@ -110,7 +110,7 @@ class RecordedNoise:
         noise = next(noise for place, noise in self.draws if place is observation)
         normal = pi.distribution.distribution
         squashed = distributions.AffineTanhTransformedDistribution(
-            _RecordedNormal(normal.loc, normal.scale, noise), -1.0, 1.0
+            RecordedNormal(normal.loc, normal.scale, noise), -1.0, 1.0
         )
         pi = distributions.Independent(squashed, 1)
         return (pi, *updated) if updated else pi

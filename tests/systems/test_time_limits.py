@@ -460,13 +460,8 @@ CASES = {
     ),
     "tdmpc/td_mpc2": Case(
         [
-            *REPLAY,
-            *TDMPC2_NETWORK,
-            *PLANS,
-            "+env.kwargs.continuous=true",
-            "system.lr=1e-3",
-            "system.vmin=-5",
-            "system.vmax=5",
+            *(*REPLAY, *TDMPC2_NETWORK, *PLANS, "+env.kwargs.continuous=true", "system.lr=3e-3"),
+            *("system.vmin=-5", "system.vmax=5"),
         ],
         planned_values,
         atol=0.1,
