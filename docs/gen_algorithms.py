@@ -28,6 +28,7 @@ PAGES = {
     "search": ("search", "spo"),
     "world_models": ("dreamer",),
     "goals": ("goals",),
+    "world_models": ("dreamer", "tdmpc"),
     "discovered_update_rules": ("disco_rl",),
     "offline": ("offline",),
 }

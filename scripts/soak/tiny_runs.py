@@ -66,6 +66,11 @@ SIZES = {
     "unroll_steps": 3,
     "n_step": 2,
     "num_simulations": 4,
+    "horizon": 4,
+    "iterations": 2,
+    "num_samples": 8,
+    "num_policy_samples": 2,
+    "num_elites": 4,
 }
 # Sebulba has no warm-up: its first rollout holds a batch.
 HOST_SIZES = {**SIZES, "warmup_steps": 0, "rollout_length": 32, "total_buffer_size": 128}
