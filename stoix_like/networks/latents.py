@@ -1,4 +1,4 @@
-"""Latents of world models in groups: one-hot vectors, or simplices."""
+"""Categorical latents of world models: groups of one-hot vectors."""
 
 from __future__ import annotations
 
@@ -39,21 +39,3 @@ def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Flo
 def mode(logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
     """Return the most likely one-hot vectors, `[..., K]` float32, without gradients."""
     return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=jnp.float32)
-
-
-def simnorm(x: Float[Array, "*batch D"], group_size: int) -> Float[Array, "*batch D"]:
-    """Normalise groups of entries to simplices: non-negative, with a sum of one.
-
-        y_g = softmax(x_g)
-
-    Source: Lavoie et al. 2022, Simplicial Embeddings in Self-Supervised Learning, arXiv:2204.00616; Hansen et al. 2024
-    (TD-MPC2), arXiv:2310.16828, equation 5.
-
-    Args:
-        x: `[..., D]`.
-        group_size: entries of each group, which divides D.
-
-    Returns:
-        `[..., D]`.
-    """
-    return jax.nn.softmax(x.reshape(*x.shape[:-1], -1, group_size), axis=-1).reshape(x.shape)

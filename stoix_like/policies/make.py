@@ -18,9 +18,8 @@ def make_policy(
     setup: SystemParts, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None = None, env_steps: int = 0
 ) -> Policy:
     """Build the policy of a trained state, a `RecurrentPolicy` if its system is recurrent."""
-    # Plans are no part of a policy, and so neither is a carry of theirs.
-    system = setup.build_system(dict(setup.config.system.policy_hyperparams))
-    kind = RecurrentPolicy if is_recurrent(system) else FeedForwardPolicy
+    alone = setup.build_system(dict(setup.config.system.policy_hyperparams))  # without plans
+    kind = RecurrentPolicy if is_recurrent(alone) else FeedForwardPolicy
     return kind(setup, shared, hyperparams, greedy=greedy, env_steps=env_steps)
 
 

@@ -21,12 +21,6 @@ def test_a_uniform_distribution_is_mixed_into_the_probabilities():
     assert np.isfinite(gradient).all()
 
 
-# By hand: softmax(0, ln 3) = (1/4, 3/4), and of equal entries (1/2, 1/2).
-def test_groups_are_normalised_to_simplices():
-    groups = run(lambda x: latents.simnorm(x, 2), jnp.log(jnp.asarray([[1.0, 3.0, 5.0, 5.0]])))
-    np.testing.assert_allclose(groups, [[0.25, 0.75, 0.5, 0.5]], rtol=1e-6)
-
-
 def test_samples_are_one_hot_and_follow_the_probabilities():
     probs = jnp.array([0.0, 0.5, 0.2, 0.3, 0.0])
     logits = run(lambda probs: jnp.log(jnp.broadcast_to(probs, (100, 100, 5))), probs)

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from stoix_like.networks.hyperspherical import UnitOutput
-from stoix_like.networks.normalisation import STATISTICS, BatchRenorm
+from stoix_like.networks.normalisation import STATISTICS, BatchRenorm, simnorm
 from support.compiled import run
 
 X = jax.device_put(np.asarray([[1.0, 0.0], [3.0, 8.0]]))
@@ -17,6 +17,12 @@ def variables(**statistics):
     created = initialise(jax.random.key(0), X)
     values = {name: np.full(() if name == "steps" else 2, value) for name, value in statistics.items()}
     return created | {STATISTICS: created[STATISTICS] | jax.device_put(values)}
+
+
+# By hand: softmax(0, ln 3) = (1/4, 3/4), and of equal entries (1/2, 1/2).
+def test_groups_are_normalised_to_simplices():
+    groups = run(simnorm, jnp.log(jnp.asarray([[1.0, 3.0, 5.0, 5.0]])), 2)
+    np.testing.assert_allclose(groups, [[0.25, 0.75, 0.5, 0.5]], rtol=1e-6)
 
 
 def test_warm_up_normalises_by_the_batch():

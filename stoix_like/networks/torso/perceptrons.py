@@ -13,9 +13,8 @@ from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.hyperspherical import UnitDense
-from stoix_like.networks.latents import simnorm
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
-from stoix_like.networks.normalisation import BatchRenorm, LayerNorm
+from stoix_like.networks.normalisation import BatchRenorm, LayerNorm, simnorm
 from stoix_like.networks.units import declare
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
