@@ -93,7 +93,8 @@ RUNS = {
     "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
     "tdmpc2": [
         *("system=tdmpc/td_mpc2", "env=gymnax/pendulum", *REPLAY, *NETWORK, *PLANS, "system.adam_eps=1e-3"),
-        "system.normalize_observations=true",
+        # Masks of dropout are drawn for all critics at once there.
+        *("system.normalize_observations=true", "network.q_network.pre_torso.dropout_rate=0"),
     ],
     # Two gradient steps: LaProp divides gradients by their size.
     "dreamer": [

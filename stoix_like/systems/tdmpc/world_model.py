@@ -7,6 +7,7 @@ N environments, S action sequences, P of them from the policy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from stoix_like.base_types import Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedForwardCritic, MultiNetwork
+from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.off_policy.actor_critic import make_critics
@@ -216,6 +218,9 @@ def _cross_entropies(logits: jax.Array, atoms: jax.Array, target: jax.Array) -> 
 def make_implicit_model(atoms: SymlogAtoms, num_critics: int, episodic: bool, spec: SystemSpec) -> ImplicitModel:
     """Build the model from the networks of a configuration."""
     networks, space = spec.networks, spec.action_space
+    q_head = configure_head(networks.q_network.critic_head, atoms.support)
+    # Its input is a latent and an action, not an observation.
+    q_network = SimpleNamespace(critic_head=q_head, pre_torso=networks.q_network.pre_torso, input_layer=ArrayInput())
     if not isinstance(space, Box) or not space.bounded:
         raise ConfigError("system=tdmpc/td_mpc2 plans within bounds of actions: set bounds, or use system=ppo/ff_ppo")
     representation, continues, reward = (
@@ -226,9 +231,7 @@ def make_implicit_model(atoms: SymlogAtoms, num_critics: int, episodic: bool, sp
         dynamics=CompositeNetwork((networks.dynamics_network.pre_torso,)),
         reward=FeedForwardCritic(configure_head(reward.critic_head, atoms.support), reward.pre_torso),
         continues=FeedForwardCritic(continues.critic_head, continues.pre_torso) if episodic else None,
-        critics=make_critics(
-            networks.q_network, num_critics, configure_head(networks.q_network.critic_head, atoms.support)
-        ),
+        critics=make_critics(q_network, num_critics),
         actor=FeedForwardActor(networks.actor_network.action_head, networks.actor_network.pre_torso),
         action_space=space,
     )
