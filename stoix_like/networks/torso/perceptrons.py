@@ -143,7 +143,7 @@ class SimNormTorso(nn.Module):
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
 
-    layer_sizes: Sequence[int]  # width of each layer, in units; the last one is that of a latent
+    layer_sizes: Sequence[int]  # width of each layer, in units; the last one is the width of a latent
     activation: str = "mish"  # name of the activation function of all layers but the last
     group_size: int = 8  # entries of each simplex; divides the width of a latent
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name

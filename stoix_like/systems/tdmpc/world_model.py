@@ -148,7 +148,7 @@ class ImplicitModel:
     ) -> jax.Array:
         """Predict the returns of action sequences: rewards, and the value of the policy behind them, until an end.
 
-        Source: Hansen et al. 2024 (TD-MPC2), arXiv:2310.16828, equation 6; ends are those of the authors' code.
+        Source: Hansen et al. 2024 (TD-MPC2), arXiv:2310.16828, equation 6; ends as in the authors' code.
 
         `latent`: `[N, D]`, where the sequences start.
         `actions`: `[H, N, S, A]`.

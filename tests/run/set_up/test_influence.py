@@ -9,7 +9,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.population.members import convert_values, float_fields
 from stoix_like.run.set_up.influence import effective
 from stoix_like.schema import flat_hints, get_value
-from support import disco, tiny_dreamer
+from support import disco, small_tdmpc, tiny_dreamer
 from support.set_ups import setup_of
 from support.systems import SYSTEMS, environment, needs_examples, schema
 
@@ -95,7 +95,9 @@ def sizes_of(system):
         sizes |= {"sequence_period": 4, "sequence_length": 8, "burn_in_length": 4, "horizon": 4}
     # Rainbow explores by noise in its weights, and its epsilon decays from 0 to 0.
     sizes |= {"initial_epsilon": 0.5}
-    return [f"system.{key}={value}" for key, value in sizes.items() if key in known]
+    # Percentiles of values matter where their distance is above the least.
+    small = [*small_tdmpc.NETWORK, *small_tdmpc.PLANS, "system.min_return_range=1e-4"] if "horizon" in known else []
+    return [*small, *(f"system.{key}={value}" for key, value in sizes.items() if key in known)]
 
 
 @pytest.mark.slow

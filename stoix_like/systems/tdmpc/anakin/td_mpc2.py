@@ -111,7 +111,7 @@ class TDMPC2(Algorithm):
         return jnp.zeros(shape) if self.config.planner.iterations else ()
 
     def act(self, shared: TDMPC2Shared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
-        """Choose the first actions of plans, with noise unless greedy; without plans, those of the policy."""
+        """Choose the first actions of plans, with noise unless greedy; without plans, actions of the policy."""
         params, timestep = shared.params, state.timestep
         latent = self.model.represent(params.model, self.normalizer.apply(shared.statistics, timestep.observation))
         if not self.config.planner.iterations:
@@ -140,10 +140,7 @@ class TDMPC2(Algorithm):
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer and to the statistics of observations."""
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
-        # Plans are not stored.
-        steps = trajectory.transitions._replace(extras=())
-        local = self.replay.add(agent.local, trajectory._replace(transitions=steps))
-        return Agent(agent.shared._replace(statistics=statistics), local)
+        return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
         """Return the observations of a batch of sequences."""
