@@ -27,7 +27,7 @@ class PlannerConfig(Part):
         int, between(0, 2**10)
     ]  # of sampling and refitting per step; 0: the policy acts, without plans
     num_samples: Annotated[int, between(2, 2**20)]  # action sequences per iteration, S
-    num_policy_samples: Annotated[int, between(0, 2**20)]  # sequences that follow the policy, P
+    num_policy_samples: Annotated[int, between(1, 2**20)]  # sequences that follow the policy, P
     num_elites: Annotated[int, between(1, 2**20)]  # the best sequences, which the next iteration samples around
     min_std: Annotated[float, above(0.0)]  # least standard deviation of samples, in units of half the action range
     max_std: Annotated[float, above(0.0)]  # the largest, and the initial one
