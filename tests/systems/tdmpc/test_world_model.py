@@ -42,15 +42,12 @@ def test_predicted_returns_stop_where_the_model_predicts_an_end():
 
 
 @pytest.mark.slow
-def test_latents_are_simplices_and_actions_matter_only_in_units_of_their_range(model):
+def test_latents_are_simplices(model):
     params, _ = jax.jit(model.init)(jax.random.key(0), Observation(jnp.ones((2, 3))))
     latent = run(model.represent, params, Observation(jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)))))
-    after = run(model.step, params, latent, model.to_vector(jnp.asarray([[2.0], [-2.0]])))
+    after = run(model.step, params, latent, model.to_vector(jnp.asarray([[1.0], [-1.0]])))
     for latents in (latent, after):
         np.testing.assert_allclose(latents.reshape(2, 2, 8).sum(-1), 1.0, rtol=1e-5)
-    # Torques of Pendulum lie in [-2, 2].
-    np.testing.assert_array_equal(model.to_vector(jnp.asarray([[2.0], [-1.0]])), [[1.0], [-0.5]])
-    np.testing.assert_array_equal(model.from_vector(jnp.asarray([[1.0], [-0.5]])), [[2.0], [-1.0]])
 
 
 def test_values_minimise_their_losses():
