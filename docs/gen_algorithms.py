@@ -26,9 +26,8 @@ PAGES = {
     "deterministic_policy_gradients": ("ddpg",),
     "regularised_policy_improvement": ("mpo", "awr", "reppo"),
     "search": ("search", "spo"),
-    "world_models": ("dreamer",),
-    "goals": ("goals",),
     "world_models": ("dreamer", "tdmpc"),
+    "goals": ("goals",),
     "discovered_update_rules": ("disco_rl",),
     "offline": ("offline",),
 }

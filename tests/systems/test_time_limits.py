@@ -508,16 +508,13 @@ def write_chain(path, continuous, pairs=100):
     ("system", "chunk"),
     [
         *[(system, 1) for system in ("offline/ff_iql", "offline/ff_fql", "ddpg/ff_td3", "sac/ff_sac", "sac/rec_sac")],
-        *[("q_learning/ff_rainbow", 1), ("offline/ff_fql", 2), ("ddpg/ff_td3", 2), ("sac/ff_sac", 2)],
-    "system",
-    [
-        "offline/ff_iql",
-        "offline/ff_fql",
-        "ddpg/ff_td3",
-        "sac/ff_sac",
-        "sac/rec_sac",
-        "q_learning/ff_rainbow",
-        "tdmpc/td_mpc2",
+        *[
+            ("tdmpc/td_mpc2", 1),
+            ("q_learning/ff_rainbow", 1),
+            ("offline/ff_fql", 2),
+            ("ddpg/ff_td3", 2),
+            ("sac/ff_sac", 2),
+        ],
     ],
 )
 def test_recorded_truncations_are_bootstrapped(system, chunk, tmp_path):
