@@ -30,9 +30,9 @@ ROOMS = {
     "single_file": 2_415,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 54_173
+CORE = 54_210
 DOCSTRINGS = 0.147  # share of the lines outside the single files
-TESTS = 48_101
+TESTS = 48_120
 PAGE, PPO = 260, 172  # lines of one algorithm
 YAML = 328
 CHANGELOG = 12_000  # bytes
