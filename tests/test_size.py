@@ -14,7 +14,7 @@ ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_466,
-    "utils": 6_421,
+    "utils": 6_458,
     "envs": 6_575,
     "networks": 7_593,
     "systems": 13_409,
