@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import pytest
 
-from stoix_like.base_types import Observation, Trajectory
+from stoix_like.base_types import Observation, SystemConfig, Trajectory
 from stoix_like.config import schema_of
 from stoix_like.systems import algorithm
 from stoix_like.systems.algorithm import Algorithm, entry_points, make_system
@@ -63,7 +63,7 @@ def test_build_has_the_hyperparameters_of_its_module_and_can_be_sent_to_another_
     assert (ff_ppo.build.__module__, ff_ppo.build.__qualname__) == (ff_ppo.__name__, "build")
     assert pickle.loads(pickle.dumps(ff_ppo.build)) is ff_ppo.build
     assert (
-        entry_points("mine/plain", make_algorithm).build(None, SimpleNamespace(evaluation_greedy=True)).init(0, 0)
+        entry_points("mine/plain", make_algorithm).build(SystemConfig(), SimpleNamespace(evaluation_greedy=True, action_space=None)).init(0, 0)
         == "agent"
     )
 
