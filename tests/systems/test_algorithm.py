@@ -63,7 +63,9 @@ def test_build_has_the_hyperparameters_of_its_module_and_can_be_sent_to_another_
     assert (ff_ppo.build.__module__, ff_ppo.build.__qualname__) == (ff_ppo.__name__, "build")
     assert pickle.loads(pickle.dumps(ff_ppo.build)) is ff_ppo.build
     assert (
-        entry_points("mine/plain", make_algorithm).build(SystemConfig(), SimpleNamespace(evaluation_greedy=True, action_space=None)).init(0, 0)
+        entry_points("mine/plain", make_algorithm)
+        .build(SystemConfig(rollout_length=1), SimpleNamespace(evaluation_greedy=True, action_space=None))
+        .init(0, 0)
         == "agent"
     )
 
