@@ -62,12 +62,9 @@ def test_build_has_the_hyperparameters_of_its_module_and_can_be_sent_to_another_
     assert schema_of(ff_ppo.build) is ff_ppo.Config
     assert (ff_ppo.build.__module__, ff_ppo.build.__qualname__) == (ff_ppo.__name__, "build")
     assert pickle.loads(pickle.dumps(ff_ppo.build)) is ff_ppo.build
-    assert (
-        entry_points("mine/plain", make_algorithm)
-        .build(SystemConfig(rollout_length=1), SimpleNamespace(evaluation_greedy=True, action_space=None))
-        .init(0, 0)
-        == "agent"
-    )
+    build = entry_points("mine/plain", make_algorithm).build
+    spec = SimpleNamespace(evaluation_greedy=True, action_space=None)
+    assert build(SystemConfig(rollout_length=1), spec).init(0, 0) == "agent"
 
 
 def test_entry_points_train_by_the_runner_and_by_the_command_line(monkeypatch):

@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -123,21 +125,19 @@ def test_a_share_is_relabelled_with_scaled_and_clipped_rewards():
 @pytest.mark.parametrize("strategy", ["final", "future", "geometric", "episode", "random"])
 def test_recorded_steps_have_goals_of_their_episode(strategy):
     """Steps 4 and 5, 6 to 9, 10 and 11 achieve their number plus 1; step 9 reached its goal, others are truncated."""
-    row = np.arange(11)
-    number = np.array([4, 5, 6, 6, 7, 8, 9, 10, 10, 11, 12], np.float32)
+    row, number = np.arange(11), np.array([4, 5, 6, 6, 7, 8, 9, 10, 10, 11, 12], np.float32)
     view = goals(Observation(number[:, None]), np.where((row > 2) & (row < 8), 10.0, 99.0)[:, None])
     is_step = np.isin(row, [2, 7, 10], invert=True)
     flags = row == 6, np.isin(row, [1, 9]), is_step
     reward, places = np.where(row == 6, 0.0, -1.0).astype(np.float32), np.flatnonzero(is_step).astype(np.int32)
     recorded = Data(view, np.zeros(11, np.int32), reward, *flags, places)
-    options = {"relabel": strategy, "relabel_fraction": 1.0, "data": "data.npz", "data_fraction": 1.0}
-    config = ReplayConfig(**{**SIZES, **options, "total_batch_size": 4096})
+    options = {**SIZES, "total_batch_size": 4096, "data": "data.npz", "data_fraction": 1.0, "relabel_fraction": 1.0}
+    config = ReplayConfig(**options, relabel=strategy)
     replay = make_replay(config, spec(goal_reward=reached)._replace(**GOALS, data=recorded), 0.5)
     found = replay.sample((), jax.random.key(0))
-    views = found.observation.agent_view["observation"], found.observation.agent_view["desired_goal"]
+    views = (found.observation.agent_view[name] for name in ("observation", "desired_goal"))
     columns = (np.ravel(column).tolist() for column in (*views, found.reward, found.discount))
-    steps = range(4, 12)
-    pairs = outcomes(strategy) if strategy != "random" else {(step, goal) for step in steps for goal in steps}
+    pairs = outcomes(strategy) if strategy != "random" else {*itertools.product(range(4, 12), repeat=2)}
     expected = {(step, goal + 1.0, *((0.0, 0.0) if step == goal else (-1.0, 0.5))) for step, goal in pairs}
     assert set(zip(*columns, strict=True)) == expected
 
