@@ -14,7 +14,7 @@ ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_466,
-    "utils": 6_458,
+    "utils": 6_462,
     "envs": 6_575,
     "networks": 7_593,
     "systems": 13_409,
@@ -30,7 +30,7 @@ ROOMS = {
     "single_file": 2_415,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 54_210
+CORE = 54_214
 DOCSTRINGS = 0.147  # share of the lines outside the single files
 TESTS = 48_120
 PAGE, PPO = 260, 172  # lines of one algorithm

@@ -6,11 +6,11 @@ Source: Li, Zhou & Levine 2025, arXiv:2507.07969, equation 6. To an algorithm, a
 larger space, and a sample of the replay buffer a window of h steps with the return of that window; environments and
 buffers hold single actions. The policy replans when a chunk or an episode ends.
 
-In a window that ends early, the actions after the end were not executed, and their values do not depend on them: they
-are replaced by uniformly random ones, so critics learn that they have no effect. The authors give such windows no
-weight. A truncated window bootstraps from its true successor by `gamma^steps`, as if the policy had replanned there.
-Where episodes terminate at random, chunks that survive are known by their last actions, which random ones rarely
-equal: their values are conditional on survival.
+In a window that ends early, the actions after the end were not executed, and its return does not depend on them: they
+stay those of the next steps that are stored, so critics learn that they have no effect, of actions as usual as others.
+The authors give such windows no weight, and states near a time limit then have no value. A truncated window bootstraps
+from its true successor by `gamma^steps`, as if the policy had replanned there. Where episodes terminate at random,
+chunks that survive are known by their last actions: their values are conditional on survival.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stoix_like.base_types import Acted, Distribution, NetworkOutputs, Observati
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between, flat_hints, get_value
-from stoix_like.utils.jax_utils import append_dims, select_members
+from stoix_like.utils.jax_utils import select_members
 from stoix_like.utils.replay import ReplayConfig, Step
 
 # What a chunk larger than 1 refuses: key, its value without effect, and why.
@@ -66,22 +66,15 @@ class ChunkedReplay(ReplayConfig):
                 use = "null" if neutral is None else neutral
                 raise ConfigError(f"system.{key}={value} does not fit system.chunk={self.chunk}, {reason}: use {use}")
 
-    def joined(self, windows: Step, key: jax.Array, axis: int, space: Any) -> Step:
-        """Join the actions of windows to one each, on an axis of one; those after an end are replaced by random ones.
+    def joined(self, windows: Step, axis: int) -> Step:
+        """Join the actions of windows to one each, on an axis of one.
 
         `windows`: `[..., W, ...]`, with W on `axis` and B on the other one of the first two.
         """
         if self.chunk == 1:
             return windows
-        assert windows.truncated is not None
-        ended = windows.terminated | windows.truncated
-        ended, action = (jnp.moveaxis(x, axis, 1)[:, : self.chunk] for x in (ended, windows.action))
-        alive = jnp.cumprod(~ended[:, :-1], axis=1, dtype=bool)
-        executed = jnp.concatenate([jnp.ones_like(ended[:, :1]), alive], axis=1)
-        # Folded: the key itself draws the windows.
-        drawn = jax.vmap(space.sample)(jax.random.split(jax.random.fold_in(key, 5), len(ended)))
-        chunk = jnp.where(append_dims(executed, action.ndim), action, drawn.astype(action.dtype))
-        return windows._replace(action=jnp.expand_dims(chunk, axis))
+        action = jnp.moveaxis(windows.action, axis, 1)[:, : self.chunk]
+        return windows._replace(action=jnp.expand_dims(action, axis))
 
 
 class ChunkCarry(NamedTuple):

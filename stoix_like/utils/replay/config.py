@@ -97,7 +97,7 @@ class ReplayConfig(BufferConfig, RelabelConfig):
         """Actions per sample, see `systems.parts.chunks`."""
         return 1
 
-    def joined(self, windows: Step, key: jax.Array, axis: int, space: Any) -> Step:
+    def joined(self, windows: Step, axis: int) -> Step:
         """Join the actions of windows, where samples have several; see `systems.parts.chunks`."""
         return windows
 

@@ -52,8 +52,8 @@ def make_replay(config: ReplayConfig, spec: SystemSpec, gamma: Scalar, reward_sc
         drawn = buffer.sample(state, key)
         if config.per_env_rows:
             steps = relabel.replayed(buffer.sample, state, key, drawn.experience)
-            steps = config.joined(steps, key, 1, spec.action_space)
-            windows = jax.vmap(lambda window: _window_target(window, config.return_steps, gamma))(steps)
+            steps = config.joined(steps, 1)
+            windows = jax.vmap(partial(_window_target, config, gamma))(steps)
         else:
             windows = _step_targets(drawn.experience, gamma)
         if not config.prioritised:
@@ -82,8 +82,8 @@ def _draw(
     data: Data = spec.data
     rows = data.windows(key, config.total_batch_size // spec.num_shards, config.return_steps)
     steps = relabel.recorded(key, rows, data.take(rows, reward_scale))
-    steps = config.joined(steps, key, 0, spec.action_space)
-    batch = jax.vmap(lambda window: _window_target(window, config.return_steps, gamma), in_axes=1)(steps)
+    steps = config.joined(steps, 0)
+    batch = jax.vmap(partial(_window_target, config, gamma), in_axes=1)(steps)
     return batch._replace(next_action=data.next_action(rows[0])) if config.only_data else batch
 
 
@@ -107,9 +107,10 @@ def _step_targets(step: Step, gamma: Any) -> Batch:
     return Batch(step.observation, step.action, step.reward, discount, step.next_observation, weight, None)
 
 
-def _window_target(window: Step, n_step: int, gamma: Any) -> Batch:
+def _window_target(config: ReplayConfig, gamma: Any, window: Step) -> Batch:
     """Compute the target of a window `[W, ...]` from the steps of the episode that it starts in."""
     assert window.truncated is not None
+    n_step = config.return_steps
     ended = (window.terminated | window.truncated)[:n_step]
     # One for every step before the end of the episode, zero after it.
     present = jnp.cumprod(jnp.concatenate([jnp.ones((1,)), 1.0 - ended[:-1]]))
