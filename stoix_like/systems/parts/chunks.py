@@ -7,7 +7,7 @@ larger space, and a sample of the replay buffer a window of h steps with the ret
 buffers hold single actions. The policy replans when a chunk or an episode ends.
 
 In a window that ends early, the actions after the end were not executed, and its return does not depend on them: they
-stay as the next steps in the buffer have them, so critics learn that they have no effect, of actions as usual as others.
+stay as in the next stored steps. So critics learn that they have no effect, and only of actions that are usual.
 The authors give such windows no weight, and states near a time limit then have no value. A truncated window bootstraps
 from its true successor by `gamma^steps`, as if the policy had replanned there. Where episodes terminate at random,
 chunks that survive are known by their last actions: their values are conditional on survival.
