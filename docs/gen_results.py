@@ -90,10 +90,10 @@ def cells(entry: Entry, first: str = "system") -> dict[str, str]:
     return {first: row[first], **dict(zip(TITLES, (*values, f"{row['seeds']}, {row['episodes']}"), strict=True))}
 
 
-def commands(entries: Iterable[Entry], first: str = "system") -> str:
+def commands(entries: Iterable[Entry]) -> str:
     """Return the commands of rows, behind a click."""
     lines = [
-        f"# {entry.row[first].replace('`', '')}, {entry.row['env steps']}\n{wrapped(command)}"
+        f"# {entry.row['system'].replace('`', '')}, {entry.row['env steps']}\n{wrapped(command)}"
         for entry in entries
         for command in re.findall(r"`(.+?)`", entry.row["command"])
     ]
@@ -102,8 +102,10 @@ def commands(entries: Iterable[Entry], first: str = "system") -> str:
 
 def wrapped(command: str) -> str:
     """Break a long command between its arguments."""
-    lines = textwrap.wrap(command, 100, break_long_words=False, break_on_hyphens=False)
-    return " \\\n    ".join(lines)
+    # Spaces within quotes do not separate arguments.
+    joined = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\0"), command)
+    lines = textwrap.wrap(joined, 100, break_long_words=False, break_on_hyphens=False)
+    return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def summary(equal: Iterable[Mapping[str, str]]) -> str:
@@ -111,7 +113,10 @@ def summary(equal: Iterable[Mapping[str, str]]) -> str:
     counts = collections.Counter(row[""].partition(":")[0] for row in equal)
     counted = {name: counts[verdict] for name, verdict in VERDICTS.items()}
     lower = [
-        {**{name: row[name] for name in ("environment", "system", "final policy", "published")}, "why": row[""][11:]}
+        {
+            **{name: row[name] for name in ("environment", "system", "final policy", "published")},
+            "why": row[""].partition(": ")[2],
+        }
         for row in equal
         if row[""].startswith(VERDICTS["lower"])
     ]

@@ -123,6 +123,15 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
 
 
+def check_latent_width(latent: jax.Array, following: jax.Array) -> None:
+    """Refuse dynamics that do not return latents `[..., D]` as wide as the representation's."""
+    if following.shape[-1] != latent.shape[-1]:
+        raise ConfigError(
+            f"network.dynamics_network.pre_torso returns {following.shape[-1]} units, and"
+            f" network.representation_network.pre_torso {latent.shape[-1]}: use layers that end with the same width"
+        )
+
+
 def unused_dropout(networks: SimpleNamespace, config: Any, key: str = "network") -> list[str]:
     """Return the dropout rates, `key=value`, of torsos in which the system drops nothing."""
     requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})

@@ -14,10 +14,9 @@ import rlax
 
 from stoix_like.base_types import Distribution, Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Space
-from stoix_like.errors import ConfigError
 from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTION, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTION, HeadRequirement, check_latent_width
 from stoix_like.schema import one_of
 from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
@@ -64,12 +63,7 @@ class LatentModel:
         latent = self.represent(params, observation)
         action = jax.vmap(self.action_space.sample)(jax.random.split(key, len(latent)))
         params["dynamics"] = self.dynamics.init(keys[1], self._with_action(latent, action))
-        following = self.step(params, latent, action)
-        if following.shape != latent.shape:
-            raise ConfigError(
-                f"network.dynamics_network.pre_torso returns {following.shape[-1]} units, and"
-                f" network.representation_network.pre_torso {latent.shape[-1]}: use layers that end with the same width"
-            )
+        check_latent_width(latent, self.step(params, latent, action))
         heads = {"reward": self.reward_head, "actor": self.actor, "critic": self.critic}
         return params | {
             name: head.init(key, latent) for (name, head), key in zip(heads.items(), keys[2:], strict=True)

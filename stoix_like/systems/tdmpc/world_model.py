@@ -19,7 +19,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.layers import DROPOUT
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_ATOMS, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_ATOMS, HeadRequirement, check_latent_width
 from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.parts.action_vectors import action_vector, from_unit_vector
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
@@ -83,11 +83,7 @@ class ImplicitModel:
         action = jax.vmap(self.action_space.sample)(jax.random.split(key, len(latent)))
         both = _joined(latent, self.to_vector(action))
         dynamics = self.dynamics.init(keys[1], both)
-        if (width := self.dynamics.apply(dynamics, both).shape[-1]) != latent.shape[-1]:
-            raise ConfigError(
-                f"network.dynamics_network.pre_torso returns {width} units, and"
-                f" network.representation_network.pre_torso {latent.shape[-1]}: use layers that end with the same width"
-            )
+        check_latent_width(latent, self.dynamics.apply(dynamics, both))
         params = ModelParams(
             representation,
             dynamics,
