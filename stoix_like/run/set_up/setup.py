@@ -272,14 +272,14 @@ def _check_sebulba(
 
 def _build_networks(config: RunConfig, env: VectorEnvironment, notes: list[str]) -> SimpleNamespace:
     """Build the modules, and suggest a network that fits where the configured one does not."""
+    arch, spaces = config.arch, (config.system.policy_space(env.action_space), env.observation_space)
     try:
-        arch, spaces = config.arch, (config.system.policy_space(env.action_space), env.observation_space)
         networks = build_networks(
             config.network, *spaces, dtype=arch.torso_dtype, notes=notes, fused=arch.fused_networks
         )
         check_networks(networks, config.system, config.system_name)
     except MisfitError as error:
-        advice = suggest_network(config, env.action_space, env.observation_space)
+        advice = suggest_network(config, *spaces)
         raise MisfitError(error.problem, advice) from error
     return networks
 

@@ -34,13 +34,18 @@ class Flow(NamedTuple):
 
     def follow(self, params: PyTree, observation: Observation, noise: jax.Array) -> jax.Array:
         """Return where the flow ends that starts with noise `[B, ...]`, within the bounds."""
+        return jnp.clip(self.end(params, observation, noise), -1.0, 1.0)
+
+    def end(self, params: PyTree, observation: Observation, noise: jax.Array) -> jax.Array:
+        """Return where the flow ends that starts with noise `[B, ...]`, which may be out of bounds."""
 
         def step(place: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
             times = jnp.broadcast_to(time, place.shape[:1])
             return place + self.velocity(params, observation, place, times) / self.steps, None
 
+        end: jax.Array
         end, _ = jax.lax.scan(step, noise, jnp.arange(self.steps) / self.steps)
-        return jnp.clip(end, -1.0, 1.0)
+        return end
 
 
 def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
@@ -61,7 +66,7 @@ def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
     number, _, dims = samples.shape
     squares = jnp.sum(jnp.square(samples[:, None] - samples[None]), axis=-1)
     others = jnp.where(jnp.eye(number, dtype=bool)[..., None], jnp.inf, squares)
-    # Samples may be equal where a distribution is clipped.
+    # Of a flow to one point, all samples are equal.
     distances = 0.5 * jnp.log(jnp.maximum(jnp.min(others, axis=1), _MIN_SQUARE))
     volume = 0.5 * dims * math.log(math.pi) - math.lgamma(0.5 * dims + 1.0)
     digammas = sum(1.0 / i for i in range(1, number))

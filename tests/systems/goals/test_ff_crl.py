@@ -26,7 +26,7 @@ def batch(size):
 
 @pytest.mark.parametrize("energy", ["norm", pytest.param("cosine", marks=pytest.mark.slow)])
 def test_values_are_the_diagonal_of_the_similarities_of_the_batch(energy):
-    """Neither what was achieved nor the reward is read; of two critics, the value is the smaller."""
+    """The reward is not read; of two critics, the value is the smaller. What was achieved is part of a state."""
     algorithm, data = crl(f"system.energy={energy}", "system.num_critics=2"), batch(5)
     shared = jax.jit(algorithm.init_shared)(jax.random.key(2), data.observation)
 
@@ -39,7 +39,8 @@ def test_values_are_the_diagonal_of_the_similarities_of_the_batch(energy):
     assert similarities.shape == (2, 5, 5)
     np.testing.assert_allclose(value, jnp.diagonal(similarities, axis1=1, axis2=2).min(0), rtol=1e-3, atol=1e-3)
     other = Observation(data.observation.agent_view | {"achieved_goal": jnp.ones((5, 2))})
-    np.testing.assert_array_equal(value, compute(data._replace(observation=other, reward=jnp.ones(5)))[1])
+    np.testing.assert_array_equal(value, compute(data._replace(reward=jnp.ones(5)))[1])
+    assert (np.asarray(value) != np.asarray(compute(data._replace(observation=other))[1])).all()
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,8 @@ class FlowSAC(ff_sac.SAC[Config]):
         few = jax.tree.map(lambda x: x[:_ENTROPY_STATES], observation)
         size = len(jax.tree.leaves(few)[0])
         noise = jax.random.normal(key, (_ENTROPY_ACTIONS, size, *self.action_space.shape))
-        actions = jax.vmap(lambda noise: self.flow.follow(actor_params, few, noise))(noise)
+        # Before they are clipped: samples that are equal at a bound would tell of no entropy at all.
+        actions = jax.vmap(lambda noise: self.flow.end(actor_params, few, noise))(noise)
         entropies = nearest_neighbour_entropy(actions.reshape(_ENTROPY_ACTIONS, size, -1))
         return jnp.mean(entropies) + jnp.sum(jnp.log(self.actions.unit))
 
