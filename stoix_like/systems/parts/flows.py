@@ -43,9 +43,7 @@ class Flow(NamedTuple):
             times = jnp.broadcast_to(time, place.shape[:1])
             return place + self.velocity(params, observation, place, times) / self.steps, None
 
-        end: jax.Array
-        end, _ = jax.lax.scan(step, noise, jnp.arange(self.steps) / self.steps)
-        return end
+        return jax.lax.scan(step, noise, jnp.arange(self.steps) / self.steps)[0]
 
 
 def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:

@@ -24,7 +24,8 @@ from stoix_like.systems.off_policy.actor_critic import make_critics
 from stoix_like.systems.parts.action_vectors import action_vector, from_unit_vector
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.scales import symexp, symlog, two_hot
+from stoix_like.utils.loss import two_hot_loss_per_example
+from stoix_like.utils.scales import symexp, symlog
 
 _ATOMS = HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), latent=True)
 NETWORK_HEADS = {
@@ -172,7 +173,7 @@ class ImplicitModel:
     def reward_loss(self, params: ModelParams, latent: jax.Array, action: jax.Array, target: jax.Array) -> jax.Array:
         """Compute the cross-entropies of rewards `[...]` and their predictions."""
         _, logits, atoms = self.reward.apply(params.reward, _joined(latent, action))
-        return _cross_entropies(logits[..., None], atoms[..., None], target)[..., 0]
+        return two_hot_loss_per_example(logits, atoms, symlog(target))
 
     def logit_continues(self, params: ModelParams, latent: jax.Array) -> jax.Array | None:
         """Compute the logits `[...]` of the probabilities that episodes have not terminated; None without them."""
@@ -192,7 +193,9 @@ class ImplicitModel:
     ) -> jax.Array:
         """Compute the cross-entropies `[..., C]` of value targets `[...]` and the critics, with dropout."""
         _, logits, atoms = self.critics.apply(q_params, _joined(latent, action), rngs={DROPOUT: key})
-        return _cross_entropies(logits, atoms, target)
+        # The targets are the same for all critics.
+        losses = jax.vmap(two_hot_loss_per_example, (-1, -1, None), -1)
+        return losses(logits, atoms, symlog(target))
 
 
 def _repeated(latent: jax.Array, number: int) -> jax.Array:
@@ -202,13 +205,6 @@ def _repeated(latent: jax.Array, number: int) -> jax.Array:
 
 def _joined(latent: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.concatenate([latent, action], axis=-1)
-
-
-def _cross_entropies(logits: jax.Array, atoms: jax.Array, target: jax.Array) -> jax.Array:
-    """Compute the cross-entropies `[..., C]` of logits `[..., K, C]` and the two atoms around the symlog of targets."""
-    # All have the same atoms.
-    probs = two_hot(symlog(target), atoms.reshape(-1, *atoms.shape[-2:])[0, :, 0])
-    return -jnp.sum(probs[..., None] * jax.nn.log_softmax(logits, axis=-2), axis=-2)
 
 
 def make_implicit_model(atoms: SymlogAtoms, num_critics: int, episodic: bool, spec: SystemSpec) -> ImplicitModel:
