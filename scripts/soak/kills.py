@@ -72,7 +72,7 @@ OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ppo/ff_ppo", (*CARTPOLE, "env.sticky_actions=0.3", "env.action_repeat=2", "env.time_in_observation=true")),
     *(("ppo/ff_ppo", (*CARTPOLE, f"env.auto_reset={mode}")) for mode in ("pool", "optimistic", "cached")),
     ("sac/ff_sac", ("env=goals/point_maze", "system.relabel=future")),
-    ("sac/ff_sac", ("system.chunk=2",)),
+    ("sac/ff_sac", ("system.chunk=2", "system.n_step=1")),
     *(("sac/ff_sac", (*PENDULUM, f"env.randomize_every={period}")) for period in ("reset", "rollout", "run")),
     ("ppo/ff_ppo", (*VARIED, "arch.population.pbt.every_evals=2")),
 )

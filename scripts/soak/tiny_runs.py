@@ -313,11 +313,13 @@ def overrides(system: str, on_host: bool = False) -> tuple[str, ...]:
     from stoix_like.envs.spaces import fits
 
     config = composed(f"system={system}")
-    discrete = fits(parse_config(config).system, Discrete(2))
+    parsed = parse_config(config).system
+    discrete = fits(parsed, Discrete(2))
     if on_host:
         env, own, sizes = f"gymnasium/{'cartpole' if discrete else 'pendulum'}", ON_HOST, HOST_SIZES
     else:
-        env, own, sizes = f"probe/{'policy' if discrete else 'continuous_policy'}", COMPILED, SIZES
+        probe = f"probe/{'policy' if discrete else 'continuous_policy'}"
+        env, own, sizes = "goals/point_maze" if parsed.needs_goals else probe, COMPILED, SIZES
     given = (f"system.{name}={size}" for name, size in sizes.items() if name in config.system)
     words = (f"system={system}", f"env={env}", *COMMON, *own, *given)
     return (*words, "arch=offline", f"system.data={random_data(words[:2])}") if offline(system) else words

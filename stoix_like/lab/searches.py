@@ -53,8 +53,9 @@ def search_episode(
     def step(shared: Any, state: RolloutState, key: jax.Array) -> tuple[RolloutState, SearchOutput]:
         search_key, env_key = jax.random.split(key)
         found = search(shared, state, search_key)
+        carry = system.eval_act(shared, state, search_key)[0]  # of the same search
         env_state, timestep = env.step(game_keys(env, env_key), state.env_state, found.action)
-        return RolloutState(env_state, timestep, state.carry), found
+        return RolloutState(env_state, timestep, carry), found
 
     with contextlib.closing(env):
         start_key, key = jax.random.split(jax.random.key(seed))

@@ -8,9 +8,10 @@ import pytest
 import stoix_like
 from stoix_like.storage.run_files import LAYOUT_NUMBER
 
-# 0.3.0: `stoix-like train network.{actor,critic}_network.pre_torso.layer_sizes=[4] arch.total_num_envs=2 arch.num_evaluation=2
-# system.rollout_length=4 system.num_minibatches=1 system.epochs=1 arch.total_timesteps=16 arch.num_eval_episodes=2
-# arch.absolute_metric=false arch.num_devices=1 arch.seed=7 logger=silent`, with its last checkpoint.
+# 0.3.0: `stoix-like train network.{actor,critic}_network.pre_torso.layer_sizes=[4] arch.total_num_envs=2
+# arch.num_evaluation=2 system.rollout_length=4 system.num_minibatches=1 system.epochs=1 arch.total_timesteps=16
+# arch.num_eval_episodes=2 arch.absolute_metric=false arch.num_devices=1 arch.seed=7 logger=silent`,
+# with its last checkpoint.
 RECORDED = Path(__file__).with_name(f"layout_{LAYOUT_NUMBER}.zip")
 
 

@@ -36,7 +36,7 @@ from stoix_like.systems.on_policy.networks import make_networks
 from stoix_like.systems.on_policy.recurrent import make_recurrent_networks
 from stoix_like.systems.parts.recurrent import make_actor, unroll
 from stoix_like.systems.search.world_model import make_latent_model
-from stoix_like.systems.tdmpc.world_model import make_implicit_model
+from stoix_like.systems.tdmpc.world_model import make_model
 from support import disco
 from support.compiled import run
 from support.programs import train
@@ -203,7 +203,7 @@ def planned_values(networks, shared, hyperparams):
     """Compute the mean over critics of the values of the policy's modes."""
     atoms = SimpleNamespace(support={"num_atoms": 101, "vmin": hyperparams["vmin"], "vmax": hyperparams["vmax"]})
     spec, params = SimpleNamespace(networks=networks, action_space=Box(-1.0, 1.0, (1,))), shared.params
-    model = make_implicit_model(atoms, 5, True, spec)
+    model = make_model(atoms, 5, True, spec)
     latent = model.represent(params.model, Observation(VIEWS))
     return model.values(params.model.q, latent, model.policy(params.actor, latent).mode()).mean(-1)
 

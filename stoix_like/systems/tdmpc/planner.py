@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import SystemConfig
+from stoix_like.base_types import SearchOutput, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import Part, above, at_least, between
 
@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     mean: jax.Array  # `[H, N, A]`
     std: jax.Array  # `[H, N, A]`
     first: jax.Array  # `[N, E, A]`, the first actions of the elites
+    value: jax.Array  # `[N, E]`, the values of the elites
     weight: jax.Array  # `[N, E]`, their weights, of sum one
 
 
@@ -89,10 +90,11 @@ def make_plan(
         mean = jnp.sum(weight[None, :, :, None] * elites, axis=2)
         variance = jnp.sum(weight[None, :, :, None] * jnp.square(elites - mean[:, :, None]), axis=2)
         std = jnp.clip(jnp.sqrt(variance), config.min_std, config.max_std)
-        return Plan(mean, std, elites[0], weight), None
+        return Plan(mean, std, elites[0], value, weight), None
 
     std, elites = jnp.full_like(mean, config.max_std), jnp.zeros((num_envs, num_elites, width))
-    start = Plan(mean, std, elites, jnp.full((num_envs, num_elites), 1.0 / num_elites))
+    values = jnp.zeros((num_envs, num_elites))
+    start = Plan(mean, std, elites, values, values + 1.0 / num_elites)
     return jax.lax.scan(refine, start, jax.random.split(key, config.iterations))[0]
 
 
@@ -104,6 +106,26 @@ def choose(plan: Plan, key: jax.Array, greedy: bool) -> jax.Array:
     chosen = jax.random.categorical(elite_key, jnp.log(plan.weight))
     action = jnp.take_along_axis(plan.first, chosen[:, None, None], axis=1)[:, 0]
     return jnp.clip(action + plan.std[0] * jax.random.normal(noise_key, action.shape), -1.0, 1.0)
+
+
+def describe(plan: Plan, action: jax.Array, first: jax.Array, prior_value: jax.Array) -> SearchOutput:
+    """Describe the elites of a plan, equally likely before they were weighted.
+
+    `action`: `[N, ...]`, the actions taken.
+    `first`: `[N, E, ...]`, the first actions of the elites.
+    `prior_value`: `[N]`, the values of the states for the policy.
+    """
+    ones = jnp.ones_like(plan.weight)
+    return SearchOutput(
+        action=action,
+        candidates=first,
+        prior=ones / ones.shape[-1],
+        weights=plan.weight,
+        visits=ones,
+        action_values=plan.value,
+        prior_value=prior_value,
+        value=jnp.sum(plan.weight * plan.value, axis=-1),
+    )
 
 
 def shift(mean: jax.Array, starts: jax.Array) -> jax.Array:

@@ -207,7 +207,7 @@ def _joined(latent: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.concatenate([latent, action], axis=-1)
 
 
-def make_implicit_model(atoms: SymlogAtoms, num_critics: int, episodic: bool, spec: SystemSpec) -> ImplicitModel:
+def make_model(atoms: SymlogAtoms, num_critics: int, episodic: bool, spec: SystemSpec) -> ImplicitModel:
     """Build the model from the networks of a configuration."""
     networks, space = spec.networks, spec.action_space
     q_head = configure_head(networks.q_network.critic_head, atoms.support)

@@ -37,7 +37,7 @@ def test_plans_find_the_best_sequences_of_a_known_return():
 
 def test_greedy_actions_are_means_and_others_are_elites_with_noise():
     mean, std = jnp.asarray([[[0.25]], [[0.5]]]), jnp.full((2, 1, 1), 1e-3)
-    plan = Plan(mean, std, jnp.asarray([[[-0.5], [0.75], [0.125]]]), jnp.asarray([[0.25, 0.75, 0.0]]))
+    plan = Plan(mean, std, jnp.asarray([[[-0.5], [0.75], [0.125]]]), None, jnp.asarray([[0.25, 0.75, 0.0]]))
     keys = jax.random.split(jax.random.key(0), 2000)
     greedy, drawn = run(
         lambda keys: (choose(plan, keys[0], True), jax.vmap(lambda key: choose(plan, key, False))(keys)), keys

@@ -7,6 +7,7 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Axes, Observation
+from stoix_like.lab.searches import search_episode
 from stoix_like.systems.tdmpc.anakin.td_mpc2 import TDMPC2
 from stoix_like.systems.tdmpc.tdmpc_types import TDMPC2Params, alive, decay
 from stoix_like.systems.tdmpc.world_model import ImplicitModel
@@ -95,3 +96,7 @@ def test_plans_are_no_part_of_the_policy_of_a_run(tmp_path):
     assert stoix_like.load_policy(run_dir)(np.zeros((5, 3), np.float32)).shape == (5, 1)
     plain, planned = (stoix_like.evaluate(run_dir, 2, simulations=number) for number in (0, 2))
     assert plain["episode_return_mean"] != planned["episode_return_mean"]
+    found = search_episode(run_dir).found
+    assert found.candidates.shape == (200, 2, 1)
+    np.testing.assert_allclose((found.weights * found.action_values).sum(-1), found.value, rtol=1e-5)
+    assert (found.action_values[:, 0] >= found.action_values[:, 1]).all()

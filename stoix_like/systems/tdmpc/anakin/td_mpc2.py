@@ -11,6 +11,7 @@ Shape letters: H horizon, B sequences, D width of a latent, N environments, S ac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -42,15 +43,9 @@ from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_op
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.return_scale import ReturnScale, ReturnScaleConfig, make_return_scale
 from stoix_like.systems.parts.target import SoftTarget
-from stoix_like.systems.tdmpc.planner import PlannerConfig, choose, make_plan, shift
+from stoix_like.systems.tdmpc.planner import Plan, PlannerConfig, choose, describe, make_plan, shift
 from stoix_like.systems.tdmpc.tdmpc_types import HorizonReplay, TDMPC2Params, TDMPC2Shared, alive, decay, scale_encoder
-from stoix_like.systems.tdmpc.world_model import (
-    NETWORK_HEADS,
-    ImplicitModel,
-    ModelParams,
-    SymlogAtoms,
-    make_implicit_model,
-)
+from stoix_like.systems.tdmpc.world_model import NETWORK_HEADS, ImplicitModel, ModelParams, SymlogAtoms, make_model
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.replay import SequenceReplay, Step, make_sequence_replay
 
@@ -112,11 +107,16 @@ class TDMPC2(Algorithm):
 
     def act(self, shared: TDMPC2Shared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the first actions of plans, with noise unless greedy; without plans, actions of the policy."""
+        if not self.config.planner.iterations:
+            pi = self.inspect(shared, state.timestep.observation).policy
+            return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+        plan, action = self.plan(shared, state, key, greedy)
+        return jnp.moveaxis(plan.mean, 0, 1), action, ()
+
+    def plan(self, shared: TDMPC2Shared, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Plan, jax.Array]:
+        """Make a plan from the last one, and choose an action `[N, ...]`."""
         params, timestep = shared.params, state.timestep
         latent = self.model.represent(params.model, self.normalizer.apply(shared.statistics, timestep.observation))
-        if not self.config.planner.iterations:
-            pi = self.model.policy(params.actor, latent)
-            return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
         policy_key, plan_key, choose_key = jax.random.split(key, 3)
         horizon, number = self.config.replay.horizon, self.config.planner.num_policy_samples
         plan = make_plan(
@@ -126,8 +126,17 @@ class TDMPC2(Algorithm):
             shift(state.carry, timestep.starts_episode),
             plan_key,
         )
-        action = self.model.from_vector(choose(plan, choose_key, greedy))
-        return jnp.moveaxis(plan.mean, 0, 1), action, ()
+        return plan, self.model.from_vector(choose(plan, choose_key, greedy))
+
+    def evaluation_search(self, greedy: bool) -> Callable[..., Any] | None:
+        """Return a description of plans; None without plans."""
+
+        def search(shared: TDMPC2Shared, state: RolloutState, key: jax.Array) -> Any:
+            plan, action = self.plan(shared, state, key, greedy)
+            value: Any = self.inspect(shared, state.timestep.observation).value
+            return describe(plan, action, self.model.from_vector(plan.first), value)
+
+        return search if self.config.planner.iterations else None
 
     def inspect(self, shared: TDMPC2Shared, observation: Observation) -> NetworkOutputs:
         """Return the policy, and the values of its modes, in units of return, at observations `[B, ...]`."""
@@ -234,7 +243,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     return TDMPC2(
         config,
         spec.axes,
-        model=make_implicit_model(config.atoms, config.num_critics, config.episodic, spec),
+        model=make_model(config.atoms, config.num_critics, config.episodic, spec),
         model_optim=make_optimiser(config, spec, config.lr, transform=scaled),
         actor_optim=make_optimiser(config, spec, config.lr),
         normalizer=make_normalizer(config.normalize_observations, spec.axes, min_std=MIN_STD_OF_DATA, data=spec.data),
