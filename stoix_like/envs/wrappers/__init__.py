@@ -18,6 +18,7 @@ from stoix_like.envs.wrappers.base import (
     layers,
 )
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
+from stoix_like.envs.wrappers.goals import ReachEntries
 from stoix_like.envs.wrappers.last_step import ObserveLastStep
 from stoix_like.envs.wrappers.observations import (
     AddTime,
@@ -47,6 +48,7 @@ __all__ = [
     "ObservationWrapper",
     "ObserveLastStep",
     "RandomStarts",
+    "ReachEntries",
     "RecordEpisode",
     "RepeatActions",
     "RescaleActions",
