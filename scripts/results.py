@@ -5,7 +5,7 @@ its 95 % bootstrap interval.
 A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them. `--into` keeps the
 rows of other commands, and replaces those of the same ones, in whatever order their overrides are. With references, a
 table before it has the rows whose budget is that of a published return. Without runs, a page gets the references
-as they are now.
+as they are now. `--pack` writes the runs with their best policies as a data set instead, see `pack_runs.py`.
 
     python scripts/results.py runs --reference docs/reference_returns.yaml --into docs/results.md
 """
@@ -282,7 +282,7 @@ def table(
         The tables.
     """
     written = written or Written()
-    new = [_row(group, references) for group in groups]
+    new = [format_row(group, references) for group in groups]
     if written.rows and new and written.rows[0].keys() != new[0].keys():
         raise ConfigError(
             f"the page has the columns {', '.join(written.rows[0])}, and the new rows have {', '.join(new[0])}: give"
@@ -366,7 +366,7 @@ def _verdict(returns: str, published: Published) -> str:
     return f"{'within the interval' if inside else '**lower**'}: {published.note}".strip().rstrip(":")
 
 
-def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:
+def format_row(rows: Sequence[Member], references: References | None) -> dict[str, str]:
     """Format the cells of a group, by the titles of their columns; a seed that diverged counts as the lowest one."""
     finals = [member.final for member in rows if not math.isnan(member.final)]
     if not finals:
@@ -480,12 +480,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", type=Path, nargs="*", help="run directories, or directories that contain runs")
     parser.add_argument("--reference", type=Path, help="yaml file of published returns, for an extra column")
     parser.add_argument("--into", type=Path, help=f"page whose text between {BEGIN} and {END} is replaced")
+    parser.add_argument("--pack", type=Path, metavar="DIR", help="new directory of a data set of the runs")
     args = parser.parse_args(arguments)
     if not (args.runs or (args.reference and args.into)):
         parser.error("without runs, give --reference and --into, to write other published returns into a page")
     try:
         references = read_references(args.reference) if args.reference else None
         runs = find_runs(args.runs) if args.runs else ()
+        if args.pack:
+            import pack_runs
+
+            return pack_runs.main(args.pack, runs)
         members = (member for directory in runs for member in read_counted(directory))
         text = table(group(members), references, read_written(args.into) if args.into else None)
         if args.into:
