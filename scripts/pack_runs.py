@@ -12,7 +12,6 @@ import json
 import math
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,9 +163,3 @@ def _write_policy(run: TrainedRun, state: TrainedState, names: frozenset[str], m
         raise ConfigError(f"{place}: the policy was not written")
     for path in place.rglob("commit_success.txt"):
         path.write_text(relative(path.read_text()))
-
-
-def main(directory: Path, runs: Sequence[Path]) -> None:
-    """Pack runs, and exit with the names of those that were left out."""
-    if refused := pack(directory, runs):
-        sys.exit("\n".join(["results.py: these runs are left out:", *refused]))

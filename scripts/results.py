@@ -490,7 +490,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if args.pack:
             import pack_runs
 
-            return pack_runs.main(args.pack, runs)
+            if refused := pack_runs.pack(args.pack, runs):
+                sys.exit("\n".join(["results.py: these runs are left out:", *refused]))
+            return
         members = (member for directory in runs for member in read_counted(directory))
         text = table(group(members), references, read_written(args.into) if args.into else None)
         if args.into:

@@ -3,7 +3,6 @@
 import importlib
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import jax
@@ -13,6 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 
 import stoix_like
+from stoix_like.errors import ConfigError
 from support.off_policy_runs import SMALL
 
 pytestmark = pytest.mark.slow
@@ -54,12 +54,12 @@ def test_packed_runs_evaluate_as_the_originals(pendulum, tmp_path, monkeypatch):
         view, key = policies[0].random_observations(jax.random.key(0), 5), jax.random.key(1)
         np.testing.assert_array_equal(*(policy(view, key) for policy in policies))
 
+    with pytest.raises(ConfigError, match="can be evaluated, but not resumed"):
+        stoix_like.resume(data / rows[0]["directory"], ["arch.total_timesteps=256"])
     # A packed run can be packed again; without enough room, it keeps its results.
     monkeypatch.setattr(pack_runs, "MAX_BYTES", 10_000)
     assert pack_runs.pack(tmp_path / "again", [data / row["directory"] for row in rows]) == []
     again = [json.loads(line) for line in (tmp_path / "again/runs.jsonl").read_text().splitlines()]
     assert again == [{**row, "policy": None} for row in rows]
-    with pytest.raises(pack_runs.ConfigError, match="holds files: choose a new directory"):
+    with pytest.raises(ConfigError, match="holds files: choose a new directory"):
         pack_runs.pack(data, runs)
-    for name in ("pack_runs", "results"):
-        sys.modules.pop(name)

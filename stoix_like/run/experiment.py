@@ -349,7 +349,8 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     found = checkpoint.newest_readable(
         run_dir, lambda step: checkpoint.read(run_dir, step, targets, processes), processes
     )
-    assert found is not None
+    if found is None or "rollout_state" not in found.items:  # packed, or from the Hub
+        raise ConfigError(f"{run_dir} holds no state of its environments: it can be evaluated, but not resumed")
     loop.restore(found)
     notes = [f"resuming after {found.step:,} {loop.setup.config.arch.step_unit}"]
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
