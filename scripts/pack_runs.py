@@ -29,7 +29,6 @@ from stoix_like.storage.returns import lacks_best
 from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, METRICS, SUMMARY
 from stoix_like.utils.jax_utils import named, replace_named, take_member, used_inputs
 
-MAX_BYTES = 300_000  # of a run
 INDEX, CARD = "runs.jsonl", "README.md"
 _FILES = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, ".hydra/config.yaml", ".hydra/overrides.yaml")
 # The directories of an absolute path at the start of a word.
@@ -40,20 +39,23 @@ _METADATA = {
     "tags": ["reinforcement-learning", "jax", "stoix_like"],
     "configs": [{"config_name": "default", "data_files": INDEX}],
 }
-_TEXT = f"""# Runs of stoix_like
+_TEXT = """# Runs of stoix_like
 
-`{INDEX}` has one row per run, with its command and its returns by seed. Each `directory` is a run directory:
+`runs.jsonl` has one row per run, with its command and its returns by seed. Each `directory` is a run directory:
 
     stoix-like evaluate runs/NAME
     python -c "import stoix_like; print(stoix_like.load_policy('runs/NAME'))"
 
 The column `policy` says which seeds have one: every seed, the best seed, or none, where the run would have more than
-{MAX_BYTES // 1000} kB. Parameters that no action depends on, such as critics, are NaN. A packed run cannot be resumed.
+{max_kb} kB. Parameters that no action depends on, such as critics, are NaN. A packed run cannot be resumed.
 """
 
 
-def pack(directory: Path, runs: Sequence[Path]) -> list[str]:
-    """Write the data set to a new directory; return the runs that were left out, each with the reason."""
+def pack(directory: Path, runs: Sequence[Path], max_kb: int = 300) -> list[str]:
+    """Write the data set to a new directory; return the runs that were left out, each with the reason.
+
+    `max_kb`: the largest size of a run, in 1,000 bytes.
+    """
     if directory.exists() and any(directory.iterdir()):
         raise ConfigError(f"--pack {directory} holds files: choose a new directory; packed runs can be packed again")
     rows, cells, refused = [], [], list[str]()
@@ -65,7 +67,7 @@ def pack(directory: Path, runs: Sequence[Path]) -> list[str]:
             place = directory / row["directory"]
             if place.exists():
                 raise ConfigError("it is packed already, from another directory")
-            row["policy"] = _write(run, place)
+            row["policy"] = _write(run, place, max_kb)
         except (ConfigError, DamagedError) as error:
             refused.append(f"{run}: {error}")
             continue
@@ -75,8 +77,8 @@ def pack(directory: Path, runs: Sequence[Path]) -> list[str]:
             cells.append({**one, "policy": row["policy"] or "none", "directory": row["directory"]})
     if rows:
         (directory / INDEX).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        card = ["---", f"{yaml.safe_dump(_METADATA, sort_keys=False)}---\n", _TEXT, *results.format_table(cells), ""]
-        (directory / CARD).write_text("\n".join(card))
+        front, table = yaml.safe_dump(_METADATA, sort_keys=False), "\n".join(results.format_table(cells))
+        (directory / CARD).write_text(f"---\n{front}---\n\n{_TEXT.format(max_kb=max_kb)}\n{table}\n")
     return refused
 
 
@@ -106,7 +108,7 @@ def _row(members: Sequence[results.Member]) -> dict[str, Any]:
     }
 
 
-def _write(run_dir: Path, place: Path) -> str | None:
+def _write(run_dir: Path, place: Path, max_kb: int) -> str | None:
     """Write a packed run; return the seeds with a policy, None if no policy is small enough."""
     run = open_run(run_dir)
     state = load_shared(run)
@@ -116,12 +118,19 @@ def _write(run_dir: Path, place: Path) -> str | None:
         copy = place / path.relative_to(run_dir)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(relative(path.read_text()))
+    if not _fits(place, max_kb):
+        shutil.rmtree(place)
+        raise ConfigError(f"it has more than {max_kb} kB without a policy")
     for kept, members in (("every seed", slice(None)), ("best seed", best)):
         _write_policy(run, state, names, members, place)
-        if sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) <= MAX_BYTES:
+        if _fits(place, max_kb):
             return kept
         shutil.rmtree(place / checkpoint.DIRECTORY)
     return None
+
+
+def _fits(place: Path, max_kb: int) -> bool:
+    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) <= 1000 * max_kb
 
 
 def _needed(run: TrainedRun, state: TrainedState, member: int) -> frozenset[str]:
@@ -161,5 +170,7 @@ def _write_policy(run: TrainedRun, state: TrainedState, names: frozenset[str], m
     writer.close()
     if not writer.usable:
         raise ConfigError(f"{place}: the policy was not written")
+    # The devices that each array was on; the loader chooses its own.
+    (place / checkpoint.DIRECTORY / str(step) / "best/_sharding").unlink()
     for path in place.rglob("commit_success.txt"):
         path.write_text(relative(path.read_text()))

@@ -481,6 +481,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reference", type=Path, help="yaml file of published returns, for an extra column")
     parser.add_argument("--into", type=Path, help=f"page whose text between {BEGIN} and {END} is replaced")
     parser.add_argument("--pack", type=Path, metavar="DIR", help="new directory of a data set of the runs")
+    parser.add_argument("--max-kb", type=int, default=300, help="with --pack: the largest size of a run, in kB")
     args = parser.parse_args(arguments)
     if not (args.runs or (args.reference and args.into)):
         parser.error("without runs, give --reference and --into, to write other published returns into a page")
@@ -490,7 +491,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if args.pack:
             import pack_runs
 
-            if refused := pack_runs.pack(args.pack, runs):
+            if refused := pack_runs.pack(args.pack, runs, args.max_kb):
                 sys.exit("\n".join(["results.py: these runs are left out:", *refused]))
             return
         members = (member for directory in runs for member in read_counted(directory))

@@ -47,7 +47,7 @@ def test_packed_runs_evaluate_as_the_originals(pendulum, tmp_path, monkeypatch):
     assert not [path for path in data.rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
     for row, run in zip(rows, runs, strict=True):
         place = data / row["directory"]
-        assert sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) <= pack_runs.MAX_BYTES
+        assert sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) <= 300_000
         one, other = (stoix_like.evaluate(directory, 4, member="all") for directory in (run, place))
         assert {**one, "path": None} == {**other, "path": None}
         policies = [stoix_like.load_policy(directory, greedy=False) for directory in (run, place)]
@@ -57,9 +57,10 @@ def test_packed_runs_evaluate_as_the_originals(pendulum, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="can be evaluated, but not resumed"):
         stoix_like.resume(data / rows[0]["directory"], ["arch.total_timesteps=256"])
     # A packed run can be packed again; without enough room, it keeps its results.
-    monkeypatch.setattr(pack_runs, "MAX_BYTES", 10_000)
-    assert pack_runs.pack(tmp_path / "again", [data / row["directory"] for row in rows]) == []
+    assert pack_runs.pack(tmp_path / "again", [data / row["directory"] for row in rows], 20) == []
     again = [json.loads(line) for line in (tmp_path / "again/runs.jsonl").read_text().splitlines()]
     assert again == [{**row, "policy": None} for row in rows]
+    (refusal,) = pack_runs.pack(tmp_path / "none", [runs[0]], 1)
+    assert refusal == f"{runs[0]}: it has more than 1 kB without a policy"
     with pytest.raises(ConfigError, match="holds files: choose a new directory"):
         pack_runs.pack(data, runs)
