@@ -25,8 +25,8 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.storage.run_files import is_locked
 
-# Those of `offline` learn from data or a teacher.
-SYSTEMS = [system for system in group_choices("system") if not system.startswith("offline/")]
+# Those of `offline` learn from data or a teacher, those of `goals` from goals.
+SYSTEMS = [system for system in group_choices("system") if not system.startswith(("offline/", "goals/"))]
 SEEDS = 3
 DIVERGED = "diverged"
 # What a policy that has learned the task returns, and a random one does not: 23 and -1,230.

@@ -268,6 +268,14 @@ def test_the_table_of_algorithms_composes_and_names_rows_of_the_results():
         assert "defaults.md" not in evidence or any(line.startswith(system) for line in defaults), system
 
 
+def test_the_settings_that_are_compared_with_papers_are_the_defaults():
+    rows = re.findall(r"^\| `(\w+/\w+)`(.*)", (ROOT / "docs/defaults.md").read_text(), re.MULTILINE)
+    given = [(system, f"{key}: {value}") for system, row in rows for key, value in re.findall(r"`(\w+)=([^`]+)`", row)]
+    assert len(given) > 60
+    for system, text in given:
+        assert OmegaConf.create(text).items() <= OmegaConf.load(ROOT / f"configs/system/{system}.yaml").items(), system
+
+
 def trainings(text):
     """Return the overrides of the trainings that a text names; of several values, the first."""
     found = re.findall(r"stoix-like train\b([^`\n|]*)", text.replace("\\\n", " "))
