@@ -15,6 +15,9 @@ PAGES = {
     "PureJaxRL": GUIDES / "coming_from_purejaxrl.md",
     "rejax": GUIDES / "coming_from_purejaxrl.md",
     "Ajax": GUIDES / "coming_from_purejaxrl.md",
+    "TD-MPC2": GUIDES / "plan_in_latents.md",
+    "JaxGCRL": GUIDES / "goals.md",
+    "Q-chunking": GUIDES / "learn_from_data.md",
     "DreamerV3": GUIDES / "world_models.md",
 }
 

@@ -263,7 +263,7 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         (["PPO"], "'PPO' is not an override: use system=ppo/ff_ppo or system=ppo/rec_ppo"),
         (["rec_ppo"], "'rec_ppo' is not an override: use system=ppo/rec_ppo$"),
         (["runs/toy-v2"], "Error parsing override 'runs/toy-v2'"),
-        (["horizon"], r"'horizon' is not an override: use system.gamma=… \(1 - 1 / horizon\)"),
+        (["horizon"], r"'horizon' is not an override: use system.horizon=… \(steps of a plan; of Dre"),
         (["qmix"], "'qmix' is not an override: use system=q_learning/ff_pqn_vdn system.mixer=qmix"),
         (["size12m"], "'size12m' is not an override: use network=dreamer_s"),
         (["Hopper-v5"], "'Hopper-v5' is not an override: use env=Hopper-v5"),

@@ -42,6 +42,9 @@ def test_every_name_of_the_table_is_answered_from_it():
         (["NUM_MINIBATCHES=4"], "did you mean 'system.num_minibatches'"),
         (["env=minigrid/minigrid_doorkey_5x5"], "did you mean 'xminigrid/door_key_5x5'"),
         (["system=dreamer/dreamer_v3", "agent.imag_loss.lam=0.9"], "use system.gae_lambda=0.9"),
+        (["system=tdmpc/td_mpc2", "num_pi_trajs=12"], "use system.num_policy_samples=12"),
+        (["system=goals/ff_crl", "discounting=0.9"], "use system.gamma=0.9"),
+        (["system=sac/ff_sac", "replay_buffer_class=HerReplayBuffer"], "use system.relabel=future (in an env"),
     ],
 )
 def test_a_name_is_answered_by_its_whole_key_and_its_value(overrides, answer):
@@ -59,8 +62,8 @@ def hyperparameters():
 
 @pytest.mark.parametrize("framework", tables()["keys"])
 def test_rows_lead_to_keys_and_choices_that_exist(framework, hyperparameters):
-    # These networks have the parts of the others, and a world model.
-    composed = compose_config(["network=dreamer_s"], return_hydra_config=True)
+    network = {"TD-MPC2": "mlp_tdmpc2", "JaxGCRL": "mlp_crl", "Q-chunking": "mlp_fql"}.get(framework, "dreamer_s")
+    composed = compose_config([f"network={network}"], return_hydra_config=True)
     rows = [row for row in foreign_keys() if row.framework == framework]
     assert len(rows) > 10
     for key, _, choice in (name.partition("=") for row in rows for name in row.ours):
