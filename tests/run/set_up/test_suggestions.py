@@ -27,7 +27,7 @@ from support.systems import needs_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
 RESULTS = (DOCS / "results.md").read_text().splitlines()
-MEMORY = (DOCS / "guides/memory.md").read_text().splitlines()
+MEMORY, GOALS = ((DOCS / f"guides/{name}.md").read_text().splitlines() for name in ("memory", "goals"))
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
 PQN = ("system=q_learning/ff_pqn",)
 IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
@@ -99,11 +99,14 @@ def test_the_listed_returns_of_experiments_are_those_of_the_results():
             said = f" return {final} after {steps} env steps, seeds {seeds}"
             is_own = f"{named[0]}arch." in line  # no other settings
             (measured if is_own else adapted)[named[1]].append(f":{said}" if is_own else f",{said}")
-    # Tables of another form: the return is in the row that starts so.
+    # Commands of another form: the return is in the row that starts so.
     others = {
+        "crl_point_maze": (RESULTS, "| `goals/ff_crl` | point_maze |"),
+        "her_bit_flip": (GOALS, "| 200,000 |"),
         "rec_ppo_t_maze": (MEMORY, "| `gru` |"),
         "rlpd_hopper": (RESULTS, "| RLPD on Hopper-v5,"),
         "rlpd_pendulum": (RESULTS, "| RLPD on Pendulum,"),
+        "sac_her_point_maze": (RESULTS, "| `sac/ff_sac` | point_maze |"),
     }
     assert len(measured) >= 17
     for experiment in experiments():
