@@ -83,6 +83,11 @@ RUNS = {
     "sac_c51": ["system=sac/ff_sac_c51", "env=gymnax/pendulum", *REPLAY],
     "td3_c51": ["system=ddpg/ff_td3_c51", "env=gymnax/pendulum", *REPLAY, "system.max_exploration_noise=0.8"],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],
+    "flow": [
+        *("system=sac/ff_flow", "env=gymnax/pendulum", *REPLAY, "system.adam_eps=1e-3"),
+        *("system.flow_steps=2", "system.num_samples=4", "system.num_candidates=4"),
+    ],
+    "crl": ["system=goals/ff_crl", "env=goals/point_maze", *REPLAY, "system.adam_eps=1e-3", *SHARDS],
     "rec_sac": ["system=sac/rec_sac", "env=gymnax/pendulum_no_velocity", *REPLAY, *SEQUENCES, *SCALED],
     "rec_td3": ["system=ddpg/rec_td3", "env=gymnax/pendulum_no_velocity", *REPLAY, *SEQUENCES],
     "mpo": ["system=mpo/ff_mpo", "env=gymnax/pendulum", *REPLAY],

@@ -173,7 +173,7 @@ def test_a_tuned_experiment_is_found_by_system_and_environment(system, suite, sc
 
 @functools.cache
 def fitting_systems(network):
-    config = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{network}.yaml"), resolve=True)
+    config = OmegaConf.to_container(compose_config([f"network={network}"]).network, resolve=True)
 
     def fit(system, space):
         module = OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module
@@ -214,6 +214,7 @@ def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
             discrete = Discrete in spaces and takes_discrete_actions(config.network)
             env = "env=gymnax/cartpole" if discrete else "env=gymnax/pendulum"
             env = "env=navix/empty_5x5" if network == "grid" else env
+            env = "env=goals/point_maze" if system.startswith("goals/") else env
             if network.startswith(("cnn", "resnet")):
                 env = "env=gymnax/breakout" if discrete else "env._target_=support.custom_envs.Spot"
             setup_of(*choice, env)
