@@ -1,5 +1,6 @@
-"""Append the systems of each family, what they take, and their results to the pages of algorithms; run by mkdocs."""
+"""Append the systems of a family, their sources, what they take, and their results to its page; run by mkdocs."""
 
+import ast
 import re
 import sys
 import warnings
@@ -11,7 +12,6 @@ import mkdocs_gen_files
 from stoix_like.composition import group_choices
 from stoix_like.config import import_build, schema_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, fits
-from stoix_like.run.set_up.suggestions import about
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "docs"))
@@ -85,13 +85,27 @@ def table(names: list[str], smoke: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def contents(names: list[str]) -> str:
-    """List systems, with links to their modules and keys."""
-    lines = []
+    """List systems with their sources, and with links to their code, keys, module and defaults."""
+    lines, defaults = [], (ROOT / "docs/defaults.md").read_text("utf-8")
     for name in names:
         module, keys = name.replace("/", "/anakin/"), name.replace("/", "")
-        links = f"[keys](../configuration/system.md#{keys}), [module](../reference/systems/{module}.md)"
-        lines.append(f"- `{name}`: {about('system', name).rstrip('.')} ({links}).\n")
+        links = [
+            f"[code](https://github.com/stoix-like/stoix_like/blob/main/stoix_like/systems/{module}.py)",
+            f"[keys](../configuration/system.md#{keys})",
+            f"[module](../reference/systems/{module}.md)",
+            *(["[returns by default](../defaults.md)"] if f"| `{name}` |" in defaults else []),
+            *(["[published settings](../defaults.md#compared-with-the-papers)"] if f"| `{name}`:" in defaults else []),
+        ]
+        lines.append(f"- `{name}`: {source(ROOT / f'stoix_like/systems/{module}.py')}. {', '.join(links)}.\n")
     return "".join(lines)
+
+
+def source(path: Path) -> str:
+    """Return the first line of a module, which names its algorithm and paper, with links."""
+    line = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0].rstrip(".")
+    line = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", line)
+    line = re.sub(r"doi[: ](10\.[\w./-]+)", r"[doi:\1](https://doi.org/\1)", line)
+    return re.sub(r"(openreview\.net/forum\?id=\w+)", r"[\1](https://\1)", line)
 
 
 def rows(entries: list[gen_results.Entry]) -> str:
