@@ -181,7 +181,9 @@ def read_counted(directory: Path) -> list[Member]:
         changed = [key for key in _BUDGET if run.config["arch"][key] != composed["arch"][key]]
     except (OSError, ValueError, YAMLError, KeyError, TypeError) as error:
         raise ConfigError(f"{directory} cannot be read: {type(error).__name__}: {error}") from error
-    overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
+    overrides = tuple(
+        override for override in given if not re.match(r"\+*(logger\b|arch\.(seed|resume_from)=)", override)
+    )
     start = Start(overrides, tuple(f"arch.{key}={run.config['arch'][key]}" for key in changed))
     return [_read_member(member, start) for member in recorded_runs.samples(run)]
 
