@@ -19,7 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -296,7 +296,7 @@ def table(
         kept = [row | {"published": references.cell(row)} for row in kept]
     rows = merge(kept, new)
     measured = [
-        (f"{row['system'].strip('`')} on {row['environment']} at {row['env steps']}", member.run)
+        (f"{row['system'].replace('`', '')} on {row['environment']} at {row['env steps']}", member.run)
         for row, group in zip(new, groups, strict=True)
         for member in group
         if member.run.summary
@@ -323,20 +323,25 @@ def read_table(text: str) -> list[dict[str, str]]:
 
 
 def merge(written: Iterable[dict[str, str]], rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """Replace the rows of a table whose commands have the same words, and add others after those of their task.
+    """Replace the rows of a table whose systems and commands have the same words; add others after those of their task.
 
     Rows of a new task are added after those of their system.
     """
     merged = list(written)
     for row in rows:
-        words = sorted(row["command"].split())
-        same = [index for index, other in enumerate(merged) if sorted(other["command"].split()) == words]
+        words = _words(row)
+        same = [index for index, other in enumerate(merged) if _words(other) == words]
         system = [index for index, other in enumerate(merged) if other["system"] == row["system"]]
         task = [index for index in system if merged[index]["environment"] == row["environment"]]
         before = task or system or range(len(merged))
         end = before[-1] + 1 if before else 0
         merged[slice(same[0], same[0] + 1) if same else slice(end, end)] = [row]
     return merged
+
+
+def _words(row: Mapping[str, str]) -> list[str]:
+    # The members of a grid share a command.
+    return [row["system"], *sorted(row["command"].split())]
 
 
 def equal_budgets(rows: Iterable[dict[str, str]], references: References) -> list[dict[str, str]]:

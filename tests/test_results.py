@@ -164,6 +164,8 @@ def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
     assert (low["final policy"], low["best policy"], low["seeds"]) == ("1.3 [1.0, 2.0]", "", "42, 43, 45 (1 diverged)")
     assert (high["seeds"], high["final policy"]) == ("1, 44", "5.5 [5.0, 6.0]")
     assert shlex.split(low["command"].strip("`"))[2:] == [given, "arch.seed=42"]
+    other = low | {"system": high["system"]}  # of the same grid, and so of the same command
+    assert results.merge([low, other], [low, other]) == [low, other]
 
 
 def test_a_run_that_diverged_counts_as_the_lowest_of_its_row(tmp_path, capsys):
