@@ -1,14 +1,17 @@
-"""Join the episodes that a run recorded while it learned, side by side, into one GIF.
+"""Join episodes of the checkpoints of a run, from one start state, side by side into one GIF.
 
-    stoix-like train +experiment=ppo_pendulum arch.total_timesteps=1e5 arch.num_evaluation=8 \\
-        logger.video.every_evals=1 arch.seed=1 hydra.run.dir=RUN
+    stoix-like train +experiment=ppo_pendulum arch.total_timesteps=1e5 arch.num_evaluation=8 checkpoint.keep=8 \\
+        arch.seed=1 hydra.run.dir=RUN
     python scripts/learning_gif.py RUN --out docs/images/learning.gif
 """
 
 import argparse
+import tempfile
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageSequence
+
+import stoix_like
 
 WIDTH, COLOURS, TITLE = 220, 32, 18  # pixels of an episode, colours of all, and pixels above
 
@@ -32,13 +35,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--episodes", type=int, default=4, help="how many, evenly from the first to the last")
+    parser.add_argument(
+        "--episodes", type=int, default=4, help="how many, evenly from the first to the last checkpoint"
+    )
     parser.add_argument("--every", type=int, default=2, help="frames of which one is shown")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start state")
     args = parser.parse_args()
-    videos = {int(path.stem): path for path in (args.run / "videos").glob("*.gif") if path.stem.isdigit()}
-    steps = sorted(videos)
+    steps = sorted(int(path.name) for path in (args.run / "checkpoints").iterdir() if path.name.isdigit())
     chosen = [steps[round(i * (len(steps) - 1) / (args.episodes - 1))] for i in range(args.episodes)]
-    panels = [frames(videos[step], f"{step:,} steps", WIDTH)[:: args.every] for step in chosen]
+    with tempfile.TemporaryDirectory() as directory:
+        videos = [Path(directory, f"{step}.gif") for step in chosen]
+        for step, video in zip(chosen, videos, strict=True):
+            stoix_like.evaluate(args.run, 1, which=step, seed=args.seed, render=video)
+        panels = [
+            frames(video, f"{step:,} steps", WIDTH)[:: args.every] for step, video in zip(chosen, videos, strict=True)
+        ]
+        with Image.open(videos[0]) as video:
+            duration = video.info["duration"] * args.every
     joined = []
     for index in range(max(map(len, panels))):
         row = [panel[min(index, len(panel) - 1)] for panel in panels]
@@ -46,8 +59,6 @@ def main() -> None:
         for place, panel in enumerate(row):
             image.paste(panel, (WIDTH * place, 0))
         joined.append(image.quantize(COLOURS))
-    with Image.open(videos[steps[0]]) as video:
-        duration = video.info["duration"] * args.every
     joined[0].save(args.out, save_all=True, append_images=joined[1:], duration=duration, loop=0, optimize=True)
 
 
