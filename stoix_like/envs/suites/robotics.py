@@ -11,24 +11,28 @@ are one of these forms of the distance of goals d, for a threshold t, if it give
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
-import gymnasium_robotics
 import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from gymnasium_robotics.utils import mujoco_utils
 
 from stoix_like.base_types import DESIRED, GoalReward
 from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.suites import load_suite
+
+with contextlib.redirect_stderr(io.StringIO()):  # a notice about versions of the Adroit hand, whenever it is imported
+    import gymnasium_robotics
+    from gymnasium_robotics.utils import mujoco_utils
 
 gymnasium.register_envs(gymnasium_robotics)
 # Version 1.4.2 looks for numbers of numpy among MuJoCo's enumerated kinds of joints, which equal them no longer.
