@@ -58,11 +58,11 @@ def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
     def update(percentiles: Array, returns: Array) -> Array:
         for name in axes.names:
             returns = jax.lax.all_gather(returns, name)
-        low, high = jnp.asarray(config.return_percentile_low), jnp.asarray(config.return_percentile_high)
-        found = jnp.percentile(jax.lax.stop_gradient(returns), jnp.stack([low, high]))
+        levels = jnp.stack([jnp.asarray(config.return_percentile_low), jnp.asarray(config.return_percentile_high)])
+        found = jnp.percentile(jax.lax.stop_gradient(returns), levels.astype(returns.dtype))
         return config.return_decay * percentiles + (1.0 - config.return_decay) * found
 
     def scale(percentiles: Array) -> Array:
         return jnp.maximum(config.min_return_range, percentiles[1] - percentiles[0])
 
-    return ReturnScale(lambda: jnp.zeros(2), update, scale)
+    return ReturnScale(lambda: jnp.zeros(2, jnp.float32), update, scale)

@@ -81,7 +81,7 @@ def make_plan(
 
     def refine(plan: Plan, key: jax.Array) -> tuple[Plan, None]:
         noise_key, value_key = jax.random.split(key)
-        noise = jax.random.normal(noise_key, (length, num_envs, config.num_samples - num_fixed, width))
+        noise = jax.random.normal(noise_key, (length, num_envs, config.num_samples - num_fixed, width), plan.mean.dtype)
         drawn = jnp.clip(plan.mean[:, :, None] + plan.std[:, :, None] * noise, -1.0, 1.0)
         actions = jnp.concatenate([policy_actions, drawn], axis=2)
         value, best = jax.lax.top_k(evaluate(actions, value_key), num_elites)
@@ -90,7 +90,8 @@ def make_plan(
         mean = jnp.sum(weight[None, :, :, None] * elites, axis=2)
         variance = jnp.sum(weight[None, :, :, None] * jnp.square(elites - mean[:, :, None]), axis=2)
         std = jnp.clip(jnp.sqrt(variance), config.min_std, config.max_std)
-        return Plan(mean, std, elites[0], value, weight), None
+        refined = Plan(mean, std, elites[0], value, weight)
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), refined, plan), None
 
     std, elites = jnp.full_like(mean, config.max_std), jnp.zeros((num_envs, num_elites, width))
     values = jnp.zeros((num_envs, num_elites))

@@ -103,7 +103,7 @@ class TDMPC2(Algorithm):
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the mean of the plan before an episode; none without plans."""
         shape = num_envs, self.config.replay.horizon, math.prod(self.model.action_space.shape)
-        return jnp.zeros(shape) if self.config.planner.iterations else ()
+        return jnp.zeros(shape, jnp.float32) if self.config.planner.iterations else ()
 
     def act(self, shared: TDMPC2Shared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the first actions of plans, with noise unless greedy; without plans, actions of the policy."""
