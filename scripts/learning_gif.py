@@ -43,15 +43,14 @@ def main() -> None:
     args = parser.parse_args()
     steps = sorted(int(path.name) for path in (args.run / "checkpoints").iterdir() if path.name.isdigit())
     chosen = [steps[round(i * (len(steps) - 1) / (args.episodes - 1))] for i in range(args.episodes)]
+    panels = []
     with tempfile.TemporaryDirectory() as directory:
-        videos = [Path(directory, f"{step}.gif") for step in chosen]
-        for step, video in zip(chosen, videos, strict=True):
+        for step in chosen:
+            video = Path(directory, f"{step}.gif")
             stoix_like.evaluate(args.run, 1, which=step, seed=args.seed, render=video)
-        panels = [
-            frames(video, f"{step:,} steps", WIDTH)[:: args.every] for step, video in zip(chosen, videos, strict=True)
-        ]
-        with Image.open(videos[0]) as video:
-            duration = video.info["duration"] * args.every
+            panels.append(frames(video, f"{step:,} steps", WIDTH)[:: args.every])
+        with Image.open(video) as one:
+            duration = one.info["duration"] * args.every
     joined = []
     for index in range(max(map(len, panels))):
         row = [panel[min(index, len(panel) - 1)] for panel in panels]
