@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 
 import jax
 import numpy as np
@@ -51,7 +52,9 @@ def first_kernels(shared, network):
     return {
         shape[0]
         for name, shape in named.items()
-        if name.endswith("torso']['Dense_0']['kernel']") and "post" not in name and ".head" not in name
+        if re.search(r"torso'\]\['(Unit)?Dense_0'\]\['(unit_)?kernel'\]$", name)
+        and "post" not in name
+        and ".head" not in name
     }
 
 
@@ -61,7 +64,8 @@ def test_actor_and_critic_observe_entries_of_their_own(system):
     init, training = itertools.islice(run_programs(prepare(system, *SYSTEMS[system])), 2)
     jax.eval_shape(training.function, *training.args)
     shared = jax.eval_shape(init.function, *init.args).shared
-    assert first_kernels(shared, "actor_params") == {STATE}
+    # A flow observes its action and the time of it, too.
+    assert first_kernels(shared, "actor_params") == {STATE + 2 * (system == "sac/ff_flow")}
     # The action joins the observation, but for the critics of discrete actions and those behind cells.
     extra = {
         "critic": int(system == "q_learning/ff_pqn_continuous"),

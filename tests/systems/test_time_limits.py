@@ -156,7 +156,8 @@ def recurrent_critic_values(networks, shared, hyperparams):
 
 def flow_values(networks, shared, hyperparams):
     """Compute the mean over critics of the value of the policy's action without noise."""
-    actor, nothing = networks.actor_network, jnp.zeros((6, hyperparams["chunk"], 1))
+    # The members of a population hold floats alone.
+    actor, nothing = networks.actor_network, jnp.zeros((6, hyperparams.get("chunk", 1), 1))
     policy = FeedForwardCritic(actor.action_head, actor.pre_torso, actor.input_layer)
     action = policy.apply(shared.params.actor_params.one_step, Observation(VIEWS), {"action": nothing})
     critics = make_critics(networks.q_network, 2)

@@ -18,7 +18,7 @@ NUM_UPDATES = 6
 # Limits and thresholds that the data of a few updates do not reach, and a weight whose scale Adam ignores.
 MAY_BE_INERT = {
     *("max_abs_reward", "max_grad_norm", "vf_coef", "clip_rho_threshold", "clip_pg_rho_threshold", "clip_value_min"),
-    *("max_action_change", "change_penalty", "huber_loss_parameter", "weight_max"),
+    *("max_action_change", "change_penalty", "huber_loss_parameter", "weight_max", "max_scaled_return"),
 }
 
 
