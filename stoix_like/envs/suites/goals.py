@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +34,7 @@ from stoix_like.envs.environment import Environment, VectorEnvironment, Vectoriz
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, Discrete
 from stoix_like.envs.suites import load_suite
+from stoix_like.envs.suites.physics import finite_or_terminated
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import nearest
 
@@ -184,24 +184,27 @@ class MjxGoalTask(Environment):
         task_key, goal_key = jax.random.split(key)
         task, _ = self._task.reset(task_key)
         desired = self._goal.desired(goal_key, task)
-        success, _ = self.goal_reward(self._goal.achieved(task), desired)
-        return self._with_view(task, desired, success, restart)
+        view = self._view(task, desired)
+        success, _ = self.goal_reward(view[ACHIEVED], desired)
+        return MjxGoalState(task, desired, success), restart(Observation(view), {"success_rate": success})
 
     def step(self, key: jax.Array, state: MjxGoalState, action: jax.Array) -> tuple[MjxGoalState, TimeStep]:
         task, after = self._task.step(key, state.task, action)
-        reward, _ = self.goal_reward(self._goal.achieved(task), state.desired)
-        outcome = partial(transition, reward=reward, terminated=after.terminated, truncated=False)
-        return self._with_view(task, state.desired, jnp.maximum(state.success, reward), outcome)
+        view = self._view(task, state.desired)
+        reward, _ = self.goal_reward(view[ACHIEVED], state.desired)
+        # The task's own view stays finite, and these entries are read from its state.
+        before = self._view(state.task, state.desired)
+        view, reward, terminated = finite_or_terminated(view, reward, after.terminated, before)
+        success = jnp.maximum(state.success, reward)
+        timestep = transition(Observation(view), reward, terminated, False, {"success_rate": success})
+        return MjxGoalState(task, state.desired, success), timestep
 
     def scene(self) -> Scene | None:
         scene = self._task.scene()
         return scene and Scene(lambda axes, one: scene.draw(axes, one._replace(states=one.states.task)), scene.fps)
 
-    def _with_view(
-        self, task: Any, desired: jax.Array, success: jax.Array, build: Callable[..., TimeStep]
-    ) -> tuple[MjxGoalState, TimeStep]:
-        view = {"observation": self._goal.observe(task), ACHIEVED: self._goal.achieved(task), DESIRED: desired}
-        return MjxGoalState(task, desired, success), build(Observation(view), measures={"success_rate": success})
+    def _view(self, task: Any, desired: jax.Array) -> dict[str, jax.Array]:
+        return {"observation": self._goal.observe(task), ACHIEVED: self._goal.achieved(task), DESIRED: desired}
 
 
 def _circle(key: jax.Array, radius: float) -> jax.Array:

@@ -3,7 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.base_types import Observation
+from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.envs.factory import make, make_eval
+from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import goals
 from support.conformance import env_config, rollout
 from support.lazily import Lazy
@@ -61,6 +64,29 @@ def test_the_reward_of_goals_follows_wrappers_that_keep_goals(changes, reward):
     else:
         assert float(goal_reward(jnp.zeros(8), jnp.ones(8))[0]) == reward
         assert float(goal_reward(jnp.ones(8), jnp.ones(8))[0]) == 0.0
+
+
+class Diverging(Environment):
+    """A simulation with a state of NaN after its first step, which it terminates with a finite view."""
+
+    action_space = Box(-1.0, 1.0, (1,))
+
+    def reset(self, key):
+        return jnp.ones(3), restart(Observation(jnp.ones(3)))
+
+    def step(self, key, state, action):
+        return state * jnp.nan, transition(Observation(jnp.ones(3)), 0.0, True, truncated=False)
+
+
+def test_goals_of_a_diverged_simulation_stay_finite():
+    goal = goals.MjxGoal("", 1.0, lambda state: state, lambda state: state[:2], lambda key, state: jnp.zeros(2))
+    env = goals.MjxGoalTask(Diverging(), goal, 1.0)
+    state, _ = env.reset(jax.random.key(0))
+    _, timestep = env.step(jax.random.key(0), state, jnp.zeros(1))
+    view = timestep.observation.agent_view
+    np.testing.assert_array_equal(view["observation"], np.ones(3))
+    np.testing.assert_array_equal(view["achieved_goal"], np.ones(2))
+    assert (bool(timestep.terminated), float(timestep.reward)) == (True, 0.0)
 
 
 @pytest.mark.slow
