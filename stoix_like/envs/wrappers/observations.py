@@ -10,10 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.base_types import ACHIEVED, DESIRED, Observation, PyTree, TimeStep
+from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace, appended, bounds, choices, entries, is_picture, one_hot
+from stoix_like.envs.spaces import (
+    Box,
+    Dict,
+    ObservationSpace,
+    appended,
+    bounds,
+    choices,
+    entries,
+    first_choices,
+    is_picture,
+    one_hot,
+)
 from stoix_like.envs.wrappers.base import (
     CountingWrapper,
     ObservationWrapper,
@@ -38,8 +49,14 @@ class AsDeclared(ObservationWrapper):
     keeps_goals = True
 
     def __init__(self, env: VectorEnvironment, view: PyTree) -> None:
+        self._declared = view
         super().__init__(env)
         self.observation_space = _agreed(env.observation_space, view)
+
+    def take_facts(self, env: EnvFacts) -> None:
+        super().take_facts(env)
+        if (inner := env.goal_reward) is not None:
+            self.goal_reward = lambda *goals: inner(*map(self._element, (ACHIEVED, DESIRED), goals))
 
     def converted(self, observation: Observation) -> Observation:
         observation, mask = super().converted(observation), observation.action_mask
@@ -50,6 +67,13 @@ class AsDeclared(ObservationWrapper):
         spaces = (entries(space).values() for space in (self.env.observation_space, self.observation_space))
         leaves, structure = jax.tree.flatten(view)
         return jax.tree.unflatten(structure, [_as_box(*each) for each in zip(leaves, *spaces, strict=True)])
+
+    def _element(self, name: str, goal: PyTree) -> PyTree:
+        """Return one goal as the wrapped environments observe it."""
+        spaces: Any = self.env.observation_space
+        leaves, structure = jax.tree.flatten(goal)
+        declared = entries(spaces.spaces[name]).values(), jax.tree.leaves(self._declared[name])
+        return jax.tree.unflatten(structure, [_from_box(*each) for each in zip(leaves, *declared, strict=True)])
 
 
 def as_declared(env: VectorEnvironment, traced: bool = True) -> VectorEnvironment:
@@ -72,6 +96,14 @@ def _view_of(space: ObservationSpace) -> PyTree:
 
 def _as_box(leaf: jax.Array, declared: Any, box: Box) -> jax.Array:
     return leaf.astype(box.dtype) if isinstance(declared, Box) else one_hot(declared, leaf)
+
+
+def _from_box(leaf: jax.Array, declared: Any, like: Any) -> jax.Array:
+    """Undo `_as_box` for one element."""
+    if sizes := choices(declared):
+        parts = jnp.split(leaf, np.cumsum(sizes)[:-1])
+        leaf = jnp.stack([jnp.argmax(part) for part in parts]).reshape(declared.shape) + first_choices(declared)
+    return leaf.astype(like.dtype)
 
 
 def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:

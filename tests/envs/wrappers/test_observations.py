@@ -75,6 +75,23 @@ def test_categories_are_one_hot_vectors(space, traced):
     assert play(env, [1])[1].observation.agent_view.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("space", "goal"),
+    [(Discrete(5, start=1), [3]), (MultiDiscrete((3, 2), start=(1, 0)), [2, 1]), (Box(0.0, 9.0, (2,)), [4, 7])],
+)
+def test_goals_are_rewarded_as_the_environment_observes_them(space, goal):
+    """The reward is the sum of an integer goal, which the agent sees as one-hot vectors or as floats."""
+    counter, element = Counter(), jnp.array(goal, jnp.int32).reshape(space.shape)
+    names = ("achieved_goal", "desired_goal")
+    counter.observation_space = Dict(dict.fromkeys(names, space))
+    counter.observe = lambda count, action: Observation(dict.fromkeys(names, element))
+    counter.goal_reward = lambda achieved, desired: (jnp.sum(achieved) * 1.0, jnp.all((achieved ^ desired) == 0))
+    env = wrappers.as_declared(Vectorize(counter))
+    view = play(env, [1])[1].observation.agent_view
+    reward, terminated = env.goal_reward(*(view[name] for name in names))
+    assert (float(reward), bool(terminated)) == (sum(goal), True)
+
+
 def test_masks_without_choices_are_dropped():
     counter = Counter(masked=True)
     counter.action_space = Box(0.0, 9.0, ())
