@@ -45,9 +45,11 @@ def test_origins_are_normal_around_the_place_within_the_bounds():
     np.testing.assert_allclose(drawn.std(0), exact.std(), atol=0.03)
 
 
-def test_the_flow_learns_the_mean_of_weighted_actions():
-    """Values of 200 at actions above 0.5, at a temperature of 0.5, leave only these: the loss is that of their mean."""
-    flow = flow_of(lambda action: 200.0 * (action > 0.5), "system.num_samples=2000")
+@pytest.mark.parametrize("temperature", [0.5, 0.0])
+def test_the_flow_learns_the_mean_of_weighted_actions(temperature):
+    """Values of 200 at actions above 0.5, at a low temperature, leave only these: the loss is that of their mean."""
+    sizes = "system.num_samples=2000", f"system.ent_coef={temperature}"
+    flow = flow_of(lambda action: 200.0 * (action > 0.5), *sizes)
     key, ones = jax.random.key(1), jnp.asarray([1.0, 0.0, 2.0])
     batch = Batch(OBSERVATION, jnp.zeros((3, 1)), ones, ones, OBSERVATION, ones, None)
     loss, _ = run(flow.actor_loss, 0.0, PARAMS, batch, key)

@@ -37,6 +37,7 @@ from stoix_like.utils.replay import Batch
 
 # Times at which the flow is learned: at the ends, the distribution of actions is degenerate.
 _FIRST, _LAST = 1e-3, 1.0 - 1e-3
+_MIN_TEMPERATURE = 1e-8  # where `ent_coef` is 0, the policy only has the actions of the largest value
 # States of a batch, and actions of each, that the entropy is estimated from.
 _ENTROPY_STATES, _ENTROPY_ACTIONS = 16, 32
 
@@ -74,12 +75,10 @@ class FlowSAC(ff_sac.SAC[Config]):
         q_params = self.critics.init(q_key, *self.critic_input(observation, action))
         log_alpha = self.config.temperature.init()
         params = SACParams(actor_params, self.target.init(q_params), log_alpha)
-        opt_states = (
-            self.actor_optim.init(actor_params),
-            self.q_optim.init(q_params),
-            self.alpha_optim.init(log_alpha),
+        opt_states = SACOptStates(
+            self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
         )
-        return OffPolicyShared(params, SACOptStates(*opt_states), jnp.zeros((), jnp.int32))
+        return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
         """Return the mode of the policy: of several actions, always from the same noise, the one nearest to others."""
@@ -124,7 +123,7 @@ class FlowSAC(ff_sac.SAC[Config]):
         time = append_dims(times, len(shape))
         place = (1.0 - time) * jax.random.normal(keys[2], shape) + time * action
         drawn = self.draw_origins(keys[3], place, time)
-        scores = self.unit_values(params, observation, drawn) / self.temperature(params)
+        scores = self.unit_values(params, observation, drawn) / jnp.maximum(self.temperature(params), _MIN_TEMPERATURE)
         weights = append_dims(jax.nn.softmax(scores, axis=0), drawn.ndim)
         velocity = (jnp.sum(weights * drawn, axis=0) - place) / (1.0 - time)
         errors = self.flow.velocity(actor_params, observation, place, times) - jax.lax.stop_gradient(velocity)
