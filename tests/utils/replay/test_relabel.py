@@ -134,7 +134,7 @@ def test_recorded_steps_have_goals_of_their_episode(strategy):
     options = {**SIZES, "total_batch_size": 4096, "data": "data.npz", "data_fraction": 1.0, "relabel_fraction": 1.0}
     config = ReplayConfig(**options, relabel=strategy)
     replay = make_replay(config, spec(goal_reward=reached)._replace(**GOALS, data=recorded), 0.5)
-    found = replay.sample((), jax.random.key(0))
+    found = jax.jit(replay.sample)((), jax.random.key(0))
     views = (found.observation.agent_view[name] for name in ("observation", "desired_goal"))
     columns = (np.ravel(column).tolist() for column in (*views, found.reward, found.discount))
     pairs = outcomes(strategy) if strategy != "random" else {*itertools.product(range(4, 12), repeat=2)}

@@ -10,6 +10,7 @@ import pytest
 
 from stoix_like.utils.accelerate.fused.form import Layer, find_form
 from stoix_like.utils.accelerate.fused.perceptron import perceptron
+from support.compiled import run
 from support.selections import first
 
 ACTIVATIONS = {"relu": jax.nn.relu, "silu": jax.nn.silu, "swish": jax.nn.silu, "tanh": jnp.tanh}
@@ -88,10 +89,10 @@ def test_outputs_and_gradients_are_those_of_the_layers_in_float64(
         y, pullback = jax.vjp(function, layers, x)
         return y, pullback(dy)
 
-    found = gradients(partial(perceptron, form), layers, x, dy)
+    found = run(gradients, partial(perceptron, form), layers, x, dy)
     with jax.enable_x64():
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (layers, x, dy))
-        expected = gradients(partial(reference, activation, dtype), *jax.tree.map(jnp.asarray, exact))
+        expected = run(gradients, partial(reference, activation, dtype), *jax.tree.map(jnp.asarray, exact))
     check_close(found, expected, tolerance)
 
 
