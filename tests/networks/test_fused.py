@@ -37,7 +37,7 @@ def fuse(network):
 
 def check_alike(network, read):
     """Check that outputs and gradients with the kernel are close to those without, and that the kernel is used."""
-    params = network.init(KEY, VIEW)
+    params = jax.jit(network.init)(KEY, VIEW)
 
     def loss(params, network):
         return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(read(network.apply(params, VIEW))))
@@ -101,7 +101,7 @@ def test_actor_and_critic_of_the_same_layers_are_one_kernel():
 )
 def test_what_no_kernel_fits_is_computed_layer_by_layer(torso, head):
     network = FeedForwardActor(head, dataclasses.replace(torso, fused="interpret"))
-    params = network.init(KEY, VIEW)
+    params = jax.jit(network.init)(KEY, VIEW)
     assert "pallas_call" not in str(jax.make_jaxpr(lambda params: network.apply(params, VIEW).mode())(params))
 
 
@@ -117,7 +117,7 @@ def test_a_custom_embedding_is_not_fused():
 
 def test_units_are_recorded_and_other_platforms_compute_layer_by_layer():
     network = FeedForwardActor(heads.CategoricalHead(3), MLPTorso((8,), fused="interpret"))
-    params = network.init(KEY, VIEW)
+    params = jax.jit(network.init)(KEY, VIEW)
     with recording() as records:
         network.apply(params, VIEW)
     assert records[0].units[("torso", "Dense_0_units")].shape == (5, 8)

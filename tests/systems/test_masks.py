@@ -23,6 +23,7 @@ from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
 from support import disco
 from support.algorithms import make_algorithm
+from support.compiled import run
 from support.selections import select
 from support.set_ups import setup_of
 from support.systems import SYSTEMS, has_replay, needs_examples, takes_discrete
@@ -179,7 +180,7 @@ def test_values_of_illegal_actions_do_not_count_in_lambda_returns():
     pqn = algorithm("q_learning/ff_pqn", Shown("ff_pqn"))
 
     def best(mask, inflation):
-        return pqn.q(None, batch_of(mask, inflation).next_observation).max(-1)
+        return run(pqn.q, None, batch_of(mask, inflation).next_observation).max(-1)
 
     np.testing.assert_array_equal(best(True, 0.0), best(True, 5.0))
     assert (best(False, 5.0) > best(False, 0.0)).any()
