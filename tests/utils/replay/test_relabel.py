@@ -103,12 +103,8 @@ def test_windows_of_several_steps_have_one_goal():
     found = {key[0]: key[1:] for key in sample(relabel="final", relabel_fraction=1.0, n_step=3)}
     shorter = {8: (9.5, -1.0, 0.0, 1.0), 9: (9.5, 0.0, 0.0, 1.0)}
     longer = {6: (9.5, -1.75, 0.125, 1.0), 7: (9.5, -1.5, 0.0, 1.0)}
-    assert {step: found[step] for step in range(4, 10)} == {
-        4: (5.5, -1.0, 0.0, 1.0),
-        5: (5.5, 0.0, 0.0, 1.0),
-        **shorter,
-        **longer,
-    }
+    first_episode = {4: (5.5, -1.0, 0.0, 1.0), 5: (5.5, 0.0, 0.0, 1.0)}
+    assert {step: found[step] for step in range(4, 10)} == first_episode | shorter | longer
     # Truncated without its goal, a window bootstraps from the true successor: 1/2 after one step.
     assert (5, 4.5, -1.0, 0.5, 1.0) in sample(relabel="episode", relabel_fraction=1.0, n_step=3)
 
