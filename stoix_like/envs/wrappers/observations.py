@@ -49,8 +49,8 @@ class AsDeclared(ObservationWrapper):
     keeps_goals = True
 
     def __init__(self, env: VectorEnvironment, view: PyTree) -> None:
-        self._declared = view
         super().__init__(env)
+        self._declared = view
         self.observation_space = _agreed(env.observation_space, view)
 
     def take_facts(self, env: EnvFacts) -> None:
