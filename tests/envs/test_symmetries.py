@@ -7,6 +7,7 @@ import pytest
 
 from stoix_like.base_types import Observation
 from stoix_like.envs import symmetries
+from support.compiled import run
 from support.lazily import Lazy
 
 mjx, brax_envs = map(Lazy, ("stoix_like.envs.suites.mjx", "brax.envs"))
@@ -25,8 +26,8 @@ def test_images_of_images_are_the_originals(name):
     symmetry, (sizes, actions) = getattr(symmetries, name), SIZES[name]
     view = jax.tree.map(lambda size: np.arange(1.0, 1.0 + size, dtype=np.float32), sizes)
     observation, action = Observation(view), np.arange(1.0, 1.0 + actions, dtype=np.float32)
-    image = symmetry(observation, action)
-    jax.tree.map(np.testing.assert_array_equal, symmetry(*image), (observation, action))
+    image = run(symmetry, observation, action)
+    jax.tree.map(np.testing.assert_array_equal, run(symmetry, *image), (observation, action))
     if isinstance(sizes, dict):
         state = image[0].agent_view["state"]
         np.testing.assert_array_equal(image[0].agent_view["privileged_state"][: len(state)], state)
@@ -45,9 +46,8 @@ def test_the_dog_turns_the_other_way_with_the_legs_of_the_other_side():
     """Joints are 9 … 20: front right, front left, rear right, rear left; the abductions change their signs."""
     view = np.zeros(48, np.float32)
     view[9:21], view[45:] = np.arange(1, 13), (1, 2, 3)
-    state = symmetries.go1_joystick(
-        Observation({"state": view, "privileged_state": np.zeros(123, np.float32)}), np.zeros(12, np.float32)
-    )[0].agent_view["state"]
+    observation = Observation({"state": view, "privileged_state": np.zeros(123, np.float32)})
+    state = run(symmetries.go1_joystick, observation, np.zeros(12, np.float32))[0].agent_view["state"]
     np.testing.assert_array_equal(state[9:21], [-4, 5, 6, -1, 2, 3, -10, 11, 12, -7, 8, 9])
     np.testing.assert_array_equal(state[45:], [1, -2, -3])
 
@@ -75,10 +75,8 @@ def test_the_ant_steps_in_the_mirror_as_it_is_mirrored_after_a_step():
     @jax.jit
     def both(state, action):
         view, mirrored_action = _mirrored(symmetry, state.view, action)
-        place = jnp.stack([state.qpos[0], -state.qpos[1]])
-        mirrored = mjx.State(
-            jnp.concatenate([place, view[:13]]), view[13:27], acceleration(state.warmstart), state.progress, view
-        )
+        qpos = jnp.concatenate([jnp.stack([state.qpos[0], -state.qpos[1]]), view[:13]])
+        mirrored = mjx.State(qpos, view[13:27], acceleration(state.warmstart), state.progress, view)
         with jax.default_matmul_precision("highest"):
             after, following, *outcome = task.advance(jax.random.key(0), state, action)
             other, _, *mirrored_outcome = task.advance(jax.random.key(0), mirrored, mirrored_action)

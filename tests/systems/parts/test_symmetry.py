@@ -1,5 +1,5 @@
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -59,10 +59,8 @@ def test_half_of_the_samples_are_images():
 
     def sample(state, key, exponent=1.0):
         view, after = (jnp.stack([x, x, -x], -1) for x in (rows, 10 * rows))
-        known = jnp.ones(400, bool)
-        return Batch(
-            Observation(view), rows[:, None], rows, rows, Observation(after), rows, None, (2 * rows[:, None], known)
-        )
+        following = 2 * rows[:, None], jnp.ones(400, bool)
+        return Batch(Observation(view), rows[:, None], rows, rows, Observation(after), rows, None, following)
 
     replay = pendulum().replay(Replay(None, None, sample, None, None))
     batch = run(replay.sample, (), jax.random.key(0))
@@ -126,10 +124,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_no_symmetry_is_refused(monkeypatch, fault):
-    module = ModuleType("faulty")
-    if FAULTS[fault] is not None:
-        module.swap = FAULTS[fault]
-    monkeypatch.setitem(sys.modules, "faulty", module)
+    monkeypatch.setitem(sys.modules, "faulty", SimpleNamespace(**{"swap": FAULTS[fault]} if FAULTS[fault] else {}))
     choice = fault == "actions out"
     mirror = mirror_of("faulty.swap", Box(-1.0, 1.0, (3,)), Discrete(3) if choice else FORCE)
     actions = jnp.ones((2, 2), jnp.int32) if choice else jnp.ones((2, 2, 1))
@@ -138,28 +133,24 @@ def test_what_is_no_symmetry_is_refused(monkeypatch, fault):
 
 
 def test_masks_that_are_mirrored_otherwise_are_refused(monkeypatch):
-    module = ModuleType("faulty")
-    module.swap = lambda o, a: (o._replace(agent_view=-o.agent_view), 1 - a)
-    monkeypatch.setitem(sys.modules, "faulty", module)
+    swap = lambda o, a: (o._replace(agent_view=-o.agent_view), 1 - a)  # noqa: E731
+    monkeypatch.setitem(sys.modules, "faulty", SimpleNamespace(swap=swap))
     steps = Observation(jnp.ones((2, 2, 4)), jnp.ones((2, 2, 2), bool))
     mirror = mirror_of("faulty.swap", Box(-1.0, 1.0, (4,)), PUSH)
     with pytest.raises(ConfigError, match="mirrors the action mask in another way than actions"):
         images(mirror, steps, jnp.ones((2, 2), jnp.int32))
 
 
-@pytest.mark.parametrize(
-    "options",
-    first(
-        1,
-        [
-            "system=ppo/ff_ppo system.normalize_observations=true",
-            "system=ppo/ff_ppo_penalty",
-            "system=sac/ff_sac system.normalize_observations=true",
-            "system=sac/ff_xqc",
-            "system=ddpg/ff_td3_c51 system.n_step=3",
-        ],
-    ),
-)
+TRAINED = [
+    "system=ppo/ff_ppo system.normalize_observations=true",
+    "system=ppo/ff_ppo_penalty",
+    "system=sac/ff_sac system.normalize_observations=true",
+    "system=sac/ff_xqc",
+    "system=ddpg/ff_td3_c51 system.n_step=3",
+]
+
+
+@pytest.mark.parametrize("options", first(1, TRAINED))
 def test_training_takes_a_symmetry_and_refuses_another_one_before_it_compiles(options):
     overrides = [*options.split(), "env=gymnax/pendulum"]
     list(run_programs(setup_of(*overrides, f"system.symmetry={PENDULUM}")))
