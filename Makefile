@@ -49,7 +49,7 @@ test: $(INSTALLED) ## run the quick tests; ARGS=tests/utils for some, ARGS=--cov
 test-slow: $(INSTALLED) ## run the other tests, hours; PART=learn, suites or clusters for those alone, PART=rest for all others
 	$(PYTEST) -n $(JOBS) --dist loadscope --durations=10 -m "slow$(if $(PART), and $(or $(SLOW_$(PART)),$(PART)))" $(ARGS)
 
-smoke: $(INSTALLED) ## two updates of every system on every kind of environment, in an hour; ARGS="--systems sac/ff_sac"
+smoke: $(INSTALLED) ## two updates of every system on every kind of environment, in a quarter of an hour; ARGS="--systems sac/ff_sac"
 	$(BIN)/python scripts/smoke --jobs $(JOBS) $(ARGS)
 
 check: $(INSTALLED) ## format, lint and types

@@ -1,6 +1,6 @@
 """Train every system on every kind of environment for two updates, and print what works and what is refused.
 
-    make smoke                                               # all systems, in an hour
+    make smoke                                               # all systems, in a quarter of an hour
     make smoke ARGS="--systems sac/ff_sac --kinds image memory"
     python scripts/smoke --into docs/guides/systems.md       # the table into a page, between the markers
 
