@@ -44,7 +44,7 @@ SUITES: dict[str, Suite] = {
     "brax": _suite("brax", engines=_MUJOCO),
     "craftax": _suite("craftax"),
     "envpool": _suite("envpool", on_host=True),
-    "goals": _suite("goals", "jax", ""),
+    "goals": _suite("goals", "jax", "", engines=("gymnasium", *_MUJOCO)),
     "gymnasium": _suite("gymnasium", on_host=True, engines=("mujoco", "ale-py", "box2d")),
     "gymnax": _suite("gymnax", extra="envs"),
     "jaxmarl": _suite("jaxmarl"),

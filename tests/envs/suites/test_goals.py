@@ -7,7 +7,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.envs.factory import make, make_eval
 from stoix_like.envs.spaces import Box
-from stoix_like.envs.suites import goals
+from stoix_like.envs.suites import SUITES, goals
 from support.conformance import env_config, rollout
 from support.lazily import Lazy
 
@@ -23,6 +23,10 @@ def play(env, choose):
         state, timestep = step(jax.random.key(0), state, choose(timestep.observation.agent_view))
         rewards.append(float(timestep.reward))
     return rewards, timestep
+
+
+def test_results_record_the_simulator_of_the_arm_and_the_ant():
+    assert {*SUITES["mjx"].engines} <= {*SUITES["goals"].distributions}
 
 
 def test_every_flip_costs_one_but_the_last_and_the_limit_is_the_number_of_bits():
@@ -50,18 +54,14 @@ def test_a_point_stops_at_walls_and_at_the_border():
     [
         ({}, -1.0),
         ({"reward_scale": 3.0, "reward_clip": 2.0, "time_limit": 4, "step_count": True}, -2.0),
-        ({"action_repeat": 2}, None),
-        ({"observation_delay": 1}, None),
-        ({"observation_flicker": 0.5}, None),
-        ({"observe_last_reward": True}, None),
-        ({"flatten_observation": True}, None),
+        *(({"action_repeat": 2}, None), ({"observation_delay": 1}, None), ({"observation_flicker": 0.5}, None)),
+        *(({"observe_last_reward": True}, None), ({"flatten_observation": True}, None)),
     ],
 )
 def test_the_reward_of_goals_follows_wrappers_that_keep_goals(changes, reward):
     goal_reward = make(env_config("goals", "bit_flip", **changes)).goal_reward
-    if reward is None:
-        assert goal_reward is None
-    else:
+    assert (goal_reward is None) == (reward is None)
+    if reward is not None:
         assert float(goal_reward(jnp.zeros(8), jnp.ones(8))[0]) == reward
         assert float(goal_reward(jnp.ones(8), jnp.ones(8))[0]) == 0.0
 
