@@ -79,5 +79,5 @@ def test_contrastive_rl_learns_the_way_to_places_of_a_maze():
 def train(experiment, minimum_return, *more):
     overrides = ["arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1", *more]
     overrides += [f"+experiment={experiment}"] if experiment else []
-    loop = trained(*overrides)
-    assert loop.summary()["absolute/episode_return_mean"] >= minimum_return
+    summary = trained(*overrides).summary()
+    assert summary.get("absolute/episode_return_mean", summary["eval/episode_return_mean"]) >= minimum_return
