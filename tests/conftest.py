@@ -44,7 +44,7 @@ _SLOW_FILE = re.compile(r"^pytestmark = .*pytest\.mark\.(slow|learn|clusters)", 
 def pytest_configure(config):
     """Compile the fusions of quick tests in half of the time, by XLA's older emitters, which jaxlib 0.11 lacks."""
     if config.option.markexpr == "not slow" and importlib.metadata.version("jaxlib").startswith("0.10."):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+        os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 
 
 def pytest_ignore_collect(collection_path, config):
