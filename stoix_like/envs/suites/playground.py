@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from mujoco import MjSpec
 from mujoco_playground import MjxEnv, dm_control_suite, locomotion, manipulation, registry, wrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario, fit_params
@@ -31,6 +31,9 @@ _UNSUPPORTED = dict.fromkeys(
 )
 # Where the suite looks for the models, as the constant MENAGERIE_PATH; none of its functions takes another place.
 _MODELS: Any = sys.modules[MjxEnv.__module__]
+# The reacher compares versions as strings, where 3.17 precedes 3.3, and then calls a function of the older ones.
+_SPEC: Any = MjSpec
+_SPEC.find_body = _SPEC.body
 
 
 def scenarios() -> list[str]:
@@ -86,10 +89,6 @@ def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any
         )
     suite = locomotion if name in locomotion.ALL_ENVS else manipulation
     advice = f"use {_REPOSITORY} at commit {_MODELS.MENAGERIE_COMMIT_SHA}"
-    with _models_in(directory), refusing(f"env.assets={directory} does not fit {name}", advice):
+    models = with_attribute(_MODELS, "MENAGERIE_PATH", type(_MODELS.MENAGERIE_PATH)(directory))  # of its own kind
+    with models, refusing(f"env.assets={directory} does not fit {name}", advice):
         return suite.load(name, config_overrides=overrides)
-
-
-def _models_in(directory: Path) -> AbstractContextManager[None]:
-    # The suite takes a path of its own kind.
-    return with_attribute(_MODELS, "MENAGERIE_PATH", type(_MODELS.MENAGERIE_PATH)(directory))

@@ -12,6 +12,7 @@ from support.lazily import Lazy
 
 pytestmark = pytest.mark.slow
 
+adapter = Lazy("stoix_like.envs.suites.playground")
 mujoco_playground = Lazy("mujoco_playground")
 # The quickest to compile: no contacts.
 CHEAP = "PendulumSwingup"
@@ -22,8 +23,8 @@ def config(name=CHEAP, **changes):
 
 
 def test_actions_lie_within_the_bounds_of_the_actuators():
-    for name in mujoco_playground.dm_control_suite.ALL_ENVS:
-        env = mujoco_playground.dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    for name in adapter.dm_control_suite.ALL_ENVS:
+        env = adapter.dm_control_suite.load(name, config_overrides={"impl": "jax"})
         assert (env.mj_model.actuator_ctrlrange == [-1, 1]).all(), name
 
 
