@@ -103,7 +103,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     tuning.add_argument(
         "--budget",
         default="10min",
-        help="wall time, 90s, 10min or 2h, or environment steps, 5e7; arch=offline: gradient steps (default: 10min)",
+        help="wall time, 10min or 2h, or environment steps, 5e7; arch=offline: gradient steps (default: 10min)",
     )
     tuning.add_argument(
         "--space",

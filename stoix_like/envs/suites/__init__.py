@@ -84,7 +84,8 @@ def load_suite(name: str, setting: str | None = None) -> ModuleType:
         return importlib.import_module(suite.module)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("", "stoix_like") or (missing != suite.package and not suite.without_dependencies):
+        ours = suite.without_dependencies or missing in (suite.package, *suite.engines)
+        if not ours or missing in ("", "stoix_like"):
             raise
         then = suite.without_dependencies and f"pip install --no-deps {suite.without_dependencies}"
         raise MissingExtraError(setting or f"env.env_name={name}", missing, suite.extra, then=then) from error

@@ -17,7 +17,7 @@ try:
     from stoix_like.lab.tuning.sweep import SweepConfig, from_command_line, sweep
     from stoix_like.lab.tuning.tune import TuneResult, describe_tuned, tune
 except ModuleNotFoundError as error:
-    raise MissingExtraError("stoix_like.lab.tuning", str(error.name), "tune") from error
+    raise MissingExtraError("tuning", str(error.name), "tune") from error
 
 __all__ = [
     "SweepConfig",

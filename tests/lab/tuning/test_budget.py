@@ -40,7 +40,7 @@ def test_less_than_a_minute_is_refused_at_once(text):
 
 @pytest.mark.parametrize("text", ["", "10 minutes", "-5s", "nan", "min", "1.2.3s"])
 def test_another_budget_is_refused(text):
-    with pytest.raises(ConfigError, match="must be a wall time, 90s, 10min or 2h"):
+    with pytest.raises(ConfigError, match="must be a wall time, 10min or 2h"):
         parse_budget(text)
 
 
