@@ -158,7 +158,7 @@ class ConsoleLogger:
         """Remove the progress bar and print the summary."""
         self.close()
         steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} {self._info.step_unit}"
-        self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
+        self._print(("finished", "bold"), f": {steps}")
         of_kept = _ABSOLUTE_METRIC.format(self._info.kept)
         for label, prefix, meaning in (("last evaluation", "eval", ""), ("absolute metric", "absolute", of_kept)):
             iqm = summary.get(f"{prefix}/episode_return_iqm")

@@ -41,7 +41,7 @@ def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
         "    640  50%   return        - ± -        length       -  1.00k steps/s  0:03  0:02 left",
         "  1,280 100%   return   475.30 ± 12.10    length  475.30  1.00k steps/s  0:04",
         "  evaluating the best parameters on 320 episodes",
-        "finished: 1,280 env steps in 1:07",
+        "finished: 1,280 env steps",
         "  last evaluation 475.30 mean episode return",
         "  absolute metric 480.00 mean episode return of the best parameters, on ten times as many episodes",
         "  time            67.0 s: training 56.8, startup 7.0, compilation 3.2",
@@ -73,7 +73,7 @@ def test_missing_results_are_omitted_or_printed_as_dashes(tmp_path, capsys):
     logger.finish({"eval/episode_return_mean": None, "timing": {"total": 1.0}})
     lines = capsys.readouterr().out.splitlines()
     assert lines[-4:] == [
-        "finished: 640 env steps in -",
+        "finished: 640 env steps",
         "  time            1.0 s: ",
         "  speed           - env steps/s",
         f"  written to      {tmp_path}",
