@@ -10,7 +10,6 @@ def models_of(robot):
     """Return a directory that has a robot, such as `unitree_go1`, as a checkout of mujoco_menagerie has it."""
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
-        assert spec is not None
         directory = Path(str(spec.origin)).parent / "mujoco/playground/assets/mujoco_menagerie"
         if (directory / robot).is_dir():
             return str(directory)
@@ -20,6 +19,7 @@ def models_of(robot):
 # By task, the robot that it needs.
 ROBOTS = {
     "G1JoystickFlatTerrain": "unitree_g1",
+    "LeapCubeReorient": "leap_hand",
     "Go1JoystickFlatTerrain": "unitree_go1",
     "PandaPickCube": "franka_emika_panda",
     "T1JoystickFlatTerrain": "booster_t1",

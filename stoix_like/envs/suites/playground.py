@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jax.numpy as jnp
 from mujoco import MjSpec
 from mujoco_playground import MjxEnv, dm_control_suite, locomotion, manipulation, registry, wrapper
 
@@ -26,9 +28,8 @@ from stoix_like.utils.jax_utils import with_attribute
 # what the wrappers of the suite do, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _FIXED = ("action_repeat", "impl", "naccdmax", "naconmax", "njmax", "vision")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
-_UNSUPPORTED = dict.fromkeys(
-    ("LeapCubeReorient", "PandaRobotiqPushCube"), "its steps pass arguments to jax that newer versions do not have"
-)
+# Their modules call `jnp.clip` with a name that newer versions of jax do not have.
+_OLD_CLIP = ("LeapCubeReorient", "PandaRobotiqPushCube")
 # Where the suite looks for the models, as the constant MENAGERIE_PATH; none of its functions takes another place.
 _MODELS: Any = sys.modules[MjxEnv.__module__]
 # The reacher compares versions as strings, where 3.17 precedes 3.3, and then calls a function of the older ones.
@@ -48,7 +49,7 @@ def make(
 
     `assets`: directory of a checkout of mujoco_menagerie; None: where Playground itself keeps one.
     """
-    check_scenario("playground", name, scenarios(), _UNSUPPORTED)
+    check_scenario("playground", name, scenarios())
     check_names("env.kwargs", kwargs, (), name)
     config = registry.get_default_config(name)
     chosen = {key: config[key] for key in config if isinstance(config[key], int | float) and key not in _FIXED}
@@ -61,6 +62,9 @@ def make(
         env = dm_control_suite.load(name, config_overrides=overrides)
     else:
         env = _load_robot(name, overrides, assets)
+    if name in _OLD_CLIP:
+        renamed = {"clip": lambda array, *bounds, a_max=None: jnp.clip(array, *(bounds or (None, a_max)))}
+        vars(sys.modules[type(env).__module__])["jp"] = SimpleNamespace(**vars(jnp) | renamed)
     if env.n_substeps < 1:
         raise ConfigError(
             f"env.params.ctrl_dt={chosen['ctrl_dt']} is shorter than a step of the simulation of {name}: use at least"
