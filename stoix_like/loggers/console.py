@@ -101,7 +101,7 @@ class ConsoleLogger:
             )
             self._bar.start()
         elif not info.history:
-            self._print(("  compiling: from half a minute to two, or seconds if the programs are cached", "dim"))
+            self._print(("  compiling: from seconds to minutes, less if the programs are cached", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Print one line for an evaluation and advance the progress bar."""

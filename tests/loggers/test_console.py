@@ -36,7 +36,7 @@ def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
         "  run directory   runs/1",
         "  note            arch.total_timesteps [1300] is rounded down to 1,280",
         "  rows            mean episode return ± standard deviation over episodes, mean episode length",
-        "  compiling: from half a minute to two, or seconds if the programs are cached",
+        "  compiling: from seconds to minutes, less if the programs are cached",
         "      0   0%   return     9.25 ± 12.10    length    9.25      - steps/s  0:01",
         "    640  50%   return        - ± -        length       -  1.00k steps/s  0:03  0:02 left",
         "  1,280 100%   return   475.30 ± 12.10    length  475.30  1.00k steps/s  0:04",
