@@ -215,8 +215,8 @@ def test_constructors_with_any_arguments_get_the_opponent_unless_they_build_a_ga
 @pytest.mark.parametrize(
     ("game", "kwargs", "words"),
     [
-        (pgx.make("backgammon"), {"opponent": "self"}, "opponent=self does not fit Own, where players do not"),
-        (Duel, {"players": 3}, "Own has 3 players, and at most two are supported"),
+        (pgx.make("backgammon"), {"opponent": "self"}, "opponent=self does not fit Backgammon, where players do not"),
+        (Duel, {"players": 3}, "Duel has 3 players, and at most two are supported"),
     ],
 )
 def test_what_is_no_game_for_two_has_no_opponent(game, kwargs, words):
