@@ -25,7 +25,7 @@ ROOMS = {
     "policies": 1_760,
     "run": 5_743,
     "inference cli": 1_930,
-    "envs/suites": 3_967,
+    "envs/suites": 3_970,
     "lab": 7_285,
     "single_file": 2_415,
 }

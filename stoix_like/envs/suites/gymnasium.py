@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import os
 import platform
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,11 +147,13 @@ def _failures_explained(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
 
 def scenarios() -> list[str]:
     """List the ids that are registered in gymnasium and can be built; of Atari games, those that are preprocessed."""
-    # Versions that gymnasium has given up are functions that raise; the fourth Pusher needs an older MuJoCo.
-    modules = {name: getattr(spec.entry_point, "__module__", "") for name, spec in gymnasium.registry.items()}
+    # Versions that gymnasium has given up are functions that raise; the fourth Pusher needs an older MuJoCo; `robotics`
+    # is a suite of its own, which registers its ids when it is imported.
+    points = {name: spec.entry_point for name, spec in gymnasium.registry.items()}
+    places = {name: str(getattr(point, "__module__", point)) for name, point in points.items()}
     left_out = ("phys2d/", "tabular/", "Pusher-v4", *_FOR_TWO)
-    names = (name for name, module in modules.items() if module != "gymnasium.envs" and not name.startswith(left_out))
-    return sorted(name for name in names if preprocessed_id(name) in ("", name))
+    names = (name for name, place in places.items() if not re.match(r"gymnasium(\.envs$|_robotics)", place))
+    return sorted(name for name in names if not name.startswith(left_out) and preprocessed_id(name) in ("", name))
 
 
 def preprocessed_id(name: str) -> str:
