@@ -76,11 +76,12 @@ def test_unknown_names_and_invalid_values_raise(config, message):
         ("gymnax", {}, r"env.env_name=gymnax needs .*'gymnax'.*\[envs\]"),
         ("envpool", {"vectorization": "envpool"}, r"env.vectorization=envpool needs .*pip install .*\[envpool\]"),
         ("kinetix", {}, r"\[kinetix\]', then pip install --no-deps kinetix-env"),
+        ("jaxmarl", {}, r"env.env_name=jaxmarl needs .*\[jaxmarl\]"),
         ("robotics", {}, r"env.env_name=robotics needs the package 'mujoco': .*\[robotics\]"),
     ],
 )
 def test_missing_package_error_names_the_extra(package, changes, words, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mujoco" if "'mujoco'" in words else package, None)
+    monkeypatch.setitem(sys.modules, (package, *suites.SUITES[package].engines)[-1], None)
     monkeypatch.delitem(sys.modules, f"stoix_like.envs.suites.{package}", raising=False)
     with pytest.raises(MissingExtraError, match=words):
         make(of("gymnasium" if changes else package, "CartPole-v1", **changes))
