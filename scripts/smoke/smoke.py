@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import copy
 import functools
 import gc
 import multiprocessing
@@ -27,7 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import yaml
 from kinds import KINDS, RECURRENT, WITH_GOALS, networks_for
+from omegaconf import DictConfig, OmegaConf
 from tiny_data import offline, write_random
 from tiny_runs import COMPILED, SIZES
 
@@ -117,14 +120,13 @@ def try_system(system: str, kinds: Sequence[str]) -> list[Outcome]:
         if full and outcome.state != REFUSED:
             outcomes.append(outcome._replace(kind=RESUMED, seconds=0.0))
     jax.clear_caches()
-    gc.enable()
     gc.collect()
+    gc.freeze()  # what is left, mostly modules, is not searched again
     return outcomes
 
 
 def attempt(system: str, kind: str, choices: Sequence[Sequence[str]], full: bool) -> Outcome:
     """Try a system on one kind of environment; `full`: as a population that is saved, resumed and exported."""
-    from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.errors import ConfigError
     from stoix_like.run.set_up.setup import set_up
@@ -138,7 +140,7 @@ def attempt(system: str, kind: str, choices: Sequence[Sequence[str]], full: bool
             try:
                 if offline(system):
                     words = with_data(words, Path(data.name, "random.npz"))
-                setup = set_up(parse_config(compose_config([*words, f"arch.population.size={2 if full else 1}"])))
+                setup = set_up(parse_config(compose([*words, f"arch.population.size={2 if full else 1}"])))
             except ConfigError as error:
                 refusal = refusal or str(error)
                 continue
@@ -151,6 +153,25 @@ def attempt(system: str, kind: str, choices: Sequence[Sequence[str]], full: bool
     finally:
         data.cleanup()
     return Outcome(system, kind, state, "" if state == OK else refusal, time.monotonic() - start)
+
+
+def compose(words: Sequence[str]) -> DictConfig:
+    """Compose a configuration as Hydra does, but the same choices of groups once: that takes half of a refused try."""
+    groups = tuple(word for word in words if "." not in word.partition("=")[0])
+    config = copy.deepcopy(choose(*groups))
+    for word in words:
+        key, _, value = word.lstrip("+").partition("=")
+        if word not in groups:
+            OmegaConf.update(config, key, yaml.safe_load(value), force_add=True)
+    return config
+
+
+@functools.cache
+def choose(*groups: str) -> DictConfig:
+    """Compose the configuration of some choices."""
+    from stoix_like.composition import compose_config
+
+    return compose_config(groups)
 
 
 def with_data(words: Sequence[str], path: Path) -> list[str]:
@@ -175,6 +196,7 @@ def commands(system: str, kind: str) -> Iterator[list[str]]:
         yield [
             f"system={system}",
             f"network={network}",
+            "env=own",
             *RUN,
             *(f"system.{name}={SIZES[name]}" for name in sizes),
             f"arch.total_timesteps={steps}",
