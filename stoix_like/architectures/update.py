@@ -88,8 +88,8 @@ class ShardProgram(NamedTuple):
         mapped(agent.shared, shards, rollouts)
 
     def _init_agent(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        # A count may be a Python number, as in `TrainState.create` of flax.
-        agent: Agent = jax.tree.map(jnp.asarray, self.system.init(key, timestep))
+        # A count may be a Python number, as in `TrainState.create` of flax, or weakly typed: `train` would trace again.
+        agent: Agent = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), self.system.init(key, timestep))
         return agent
 
     def _no_episodes(self, timestep: TimeStep) -> EpisodeSums:

@@ -66,17 +66,15 @@ def test_python_numbers_in_an_initial_state_are_arrays_of_the_run(monkeypatch):
     """As `step=0` of `TrainState.create` in flax; each update adds 1, and the mean reward of the probe, which is 1."""
 
     def plain(*args):
-        system = make_recorder(*args)
-
-        def init(key, timestep):
-            return system.init(key, timestep)._replace(shared={"reward": 0.0, "updates": 0})
-
-        return system._replace(init=init)
+        system, shared = make_recorder(*args), {"reward": 0.0, "updates": 0}
+        return system._replace(init=lambda key, timestep: system.init(key, timestep)._replace(shared=shared))
 
     make_recorder = recorder.make_recorder
     monkeypatch.setattr(recorder, "make_recorder", plain)
     program = recorder_program()
-    state, _ = train(program, start(program, 1), 3)
+    first = start(program, 1)
+    assert not any(jax.typeof(leaf).weak_type for leaf in first.shared.values())  # `train` is then traced once
+    state, _ = train(program, first, 3)
     assert jax.device_get(state.shared) == {"reward": 3.0, "updates": 3}
 
 
