@@ -156,7 +156,7 @@ def attempt(system: str, kind: str, choices: Sequence[Sequence[str]], full: bool
 
 
 def compose(words: Sequence[str]) -> DictConfig:
-    """Compose a configuration as Hydra does, but the same choices of groups once: that takes half of a refused try."""
+    """Compose a configuration as Hydra does, but the same choices of groups, which take most of the time, only once."""
     groups = tuple(word for word in words if "." not in word.partition("=")[0])
     config = copy.deepcopy(choose(*groups))
     for word in words:
