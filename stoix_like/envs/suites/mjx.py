@@ -38,8 +38,9 @@ class State(NamedTuple):
 
     qpos: jax.Array  # `[nq]`
     qvel: jax.Array  # `[nv]`
+    act: jax.Array  # `[na]`, activations of actuators
     warmstart: jax.Array  # `[nv]`, the accelerations that the solver starts from
-    progress: jax.Array  # where the robot is along the way that is rewarded
+    progress: jax.Array  # where the robot, or each of its bodies, is along the way that is rewarded
     view: jax.Array  # the observation
 
 
@@ -50,7 +51,7 @@ class Task(NamedTuple):
     observe: Callable[[Any, Any], jax.Array]  # (arguments, data) -> observation
     # (arguments, data, action, velocity along the way) -> reward, terminated
     outcome: Callable[[Any, Any, jax.Array, jax.Array], tuple[Any, Any]]
-    progress: Callable[[Any, Any, Any], jax.Array] = lambda args, model, data: jnp.zeros(())
+    progress: Callable[[Any, Any], jax.Array] = lambda args, data: jnp.zeros(())
     with_forces: bool = False  # whether external forces on bodies count, which MuJoCo computes on demand
 
 
@@ -105,13 +106,14 @@ class MjxTask(SuiteEnvironment):
 
     def advance(self, key: jax.Array, state: State, action: jax.Array) -> tuple[Any, State, Any, Any, Any]:
         data = mjx.make_data(self._model, impl="jax").replace(
-            qpos=state.qpos, qvel=state.qvel, qacc_warmstart=state.warmstart, ctrl=action
+            qpos=state.qpos, qvel=state.qvel, act=state.act, qacc_warmstart=state.warmstart, ctrl=action
         )
         data = jax.lax.fori_loop(0, self._args.frame_skip, lambda _, data: mjx.step(self._model, data), data)
         if self._task.with_forces:
             data = mjx.rne_postconstraint(self._model, data)
         view, after = self._after(data)
-        velocity = (after.progress - state.progress) / self._seconds
+        moved = after.progress - state.progress
+        velocity = jnp.average(moved, weights=self._model.body_mass if moved.ndim else None) / self._seconds
         reward, terminated = self._task.outcome(self._args, data, action, velocity)
         view, reward, terminated = finite_or_terminated(view, reward, terminated, state.view)
         return view, after._replace(view=view), reward, terminated, jnp.zeros((), bool)
@@ -120,9 +122,8 @@ class MjxTask(SuiteEnvironment):
         return bodies.find_scene(self._mj_model, lambda state: {"qpos": state.qpos}, self._seconds)
 
     def _after(self, data: Any) -> tuple[jax.Array, State]:
-        view = self._task.observe(self._args, data)
-        progress = self._task.progress(self._args, self._model, data)
-        return view, State(data.qpos, data.qvel, data.qacc_warmstart, progress, view)
+        view, progress = self._task.observe(self._args, data), self._task.progress(self._args, data)
+        return view, State(data.qpos, data.qvel, data.act, data.qacc_warmstart, progress, view)
 
 
 def _put(model: Any) -> Any:
@@ -282,12 +283,8 @@ def _humanoid_stands(args: Any, data: Any) -> jax.Array:
     return _within(data.qpos[2], args.healthy_z_range)
 
 
-def _x(args: Any, model: Any, data: Any) -> jax.Array:
+def _x(args: Any, data: Any) -> jax.Array:
     return data.qpos[0]
-
-
-def _centre_of_mass(args: Any, model: Any, data: Any) -> jax.Array:
-    return jnp.sum(model.body_mass * data.xipos[:, 0]) / jnp.sum(model.body_mass)
 
 
 _with_normal_velocities = partial(_near, normal=True)
@@ -296,7 +293,7 @@ _TASKS = {
         _with_normal_velocities,
         _observe_ant,
         partial(_run, healthy=_ant_stands, contacts=_ant_contacts),
-        lambda args, model, data: data.xpos[args.body(args.main_body)][0],
+        lambda args, data: data.xpos[args.body(args.main_body)][0],
         with_forces=True,
     ),
     "HalfCheetah-v5": Task(_with_normal_velocities, partial(_coordinates, skip=1), _run, _x),
@@ -305,7 +302,7 @@ _TASKS = {
         _near,
         _observe_humanoid,
         partial(_run, healthy=_humanoid_stands, contacts=_humanoid_contacts),
-        _centre_of_mass,
+        lambda args, data: data.xipos[:, 0],
         with_forces=True,
     ),
     "HumanoidStandup-v5": Task(_near, _observe_humanoid, _stand_up, with_forces=True),

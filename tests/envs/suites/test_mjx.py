@@ -1,5 +1,7 @@
 """Tests of gymnasium's MuJoCo tasks in the compiled program, step by step against gymnasium itself."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,8 +58,9 @@ def check_steps(name, starts, steps, cone=0, **kwargs):
         for _ in range(steps):
             action = rng.uniform(native.action_space.low, native.action_space.high).astype(np.float32)
             data = native.data
-            progress = mjx._TASKS[name].progress(task._args, native.model, data)
-            numbers = data.qpos, data.qvel, data.qacc_warmstart, progress, np.zeros(task.observation_space.shape)
+            progress = mjx._TASKS[name].progress(task._args, data)
+            view = np.zeros(task.observation_space.shape)
+            numbers = data.qpos, data.qvel, data.act, data.qacc_warmstart, progress, view
             state = mjx.State(*(jnp.array(number, jnp.float32) for number in numbers))
             ours, (view, reward, terminated, _, _) = step(state, jnp.asarray(action)), native.step(action)
             scale = max(1.0, np.abs(view).max())
@@ -97,6 +100,23 @@ def test_arguments_are_those_of_gymnasium(name, kwargs):
     views, rewards, ends = check_steps(name, 2, 10, **kwargs).T
     assert max(np.median(views), np.median(rewards)) < 1e-4
     assert not ends.any()
+
+
+def test_activations_of_actuators_last(tmp_path):
+    """Those of a filter of the first order, which gymnasium's models do not have."""
+    model = Path(mjx.gymnasium.__file__).with_name("envs") / "mujoco/assets/inverted_pendulum.xml"
+    file = tmp_path / "filtered.xml"
+    file.write_text(model.read_text().replace("<motor", '<general dyntype="filter" dynprm="0.1"'))
+    views, _, _ = check_steps("InvertedPendulum-v5", 2, 10, xml_file=str(file)).T
+    assert views.max() < 1e-5
+
+
+def test_other_masses_are_no_movement():
+    task = task_of(make_eval(env_of("Humanoid-v5")).unwrapped)
+    with task.tolerance():
+        _, state = task.start(jax.random.key(0))
+        task._model = task._model.replace(body_mass=task._model.body_mass.at[1].multiply(2.0))
+        np.testing.assert_array_equal(task.start(jax.random.key(0))[1].progress, state.progress)
 
 
 def test_the_model_is_randomised():
