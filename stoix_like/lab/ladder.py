@@ -79,7 +79,7 @@ def ladder(
     if games * len(pairings) > MAX_EPISODES:
         raise ConfigError(
             f"games={games} in each of {len(pairings)} matches are too many: use at most"
-            f" {MAX_EPISODES // len(pairings)}, or neighbours=1"
+            f" {MAX_EPISODES // len(pairings) // 2 * 2}, or neighbours=1"
         )
     print(f"{len(pairings)} matches of {games} games", file=sys.stderr)
     set_compile_cache(config.arch.compile_cache)

@@ -58,12 +58,15 @@ class WandbConfig(LoggerSettings):
 
 
 def _logged_in() -> bool:
-    """Return whether `wandb login` stored a key, in the netrc file of the user; True where that cannot be known."""
+    """Return whether the settings of W&B or the netrc file of the user hold a key; True where that cannot be known."""
     try:
         home = pathlib.Path.home()
     except RuntimeError:  # neither HOME nor an entry of the user
         return True
-    url = os.environ.get("WANDB_BASE_URL") or _configured_url(home) or "https://api.wandb.ai"
+    stored = _stored(home)
+    if stored.get("api_key"):
+        return True
+    url = os.environ.get("WANDB_BASE_URL") or stored.get("base_url") or "https://api.wandb.ai"
     named = os.environ.get("NETRC")
     for path in [pathlib.Path(named)] if named else [home / ".netrc", home / "_netrc"]:
         try:
@@ -76,13 +79,13 @@ def _logged_in() -> bool:
     return False
 
 
-def _configured_url(home: pathlib.Path) -> str | None:
-    """Return the server that `wandb login --host` stored, if any."""
+def _stored(home: pathlib.Path) -> dict[str, str]:
+    """Return the settings of W&B of the user, such as the server that `wandb login --host` stored."""
     directory = os.environ.get("WANDB_CONFIG_DIR") or home / ".config/wandb"
     parser = configparser.ConfigParser(interpolation=None)
     with contextlib.suppress(configparser.Error, OSError):
         parser.read(pathlib.Path(directory) / "settings")
-    return parser.get("default", "base_url", fallback=None)
+    return dict(parser["default"]) if "default" in parser else {}
 
 
 class WandbLogger:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
@@ -38,8 +39,8 @@ def divergences(
 
 def _bad_inputs(setup: RunSetup, interval: IntervalMetrics, state: LearnerState, member: int) -> list[str]:
     """Return what is not finite: statistics or the last one of observations, returns of the interval or under way."""
-    shared = named(state.shared)
-    views, returns = [shared[name] for name in shared if name.startswith("statistics")], [interval.episodes.return_sum]
+    statistics = {name: leaf for name, leaf in named(state.shared).items() if name.startswith("statistics")}
+    views, returns = [*setup.processes.fetch(statistics).values()], [interval.episodes.return_sum.total]
     # Actors have their own episodes; the host checks their rewards.
     if (rollout_state := state.shards.rollout_state) != ():
         timestep = setup.processes.fetch(rollout_state.timestep)
@@ -63,7 +64,9 @@ def last_good(writer: Writer | None) -> str:
 
 def rescue(shared: Any, writer: Writer, processes: Processes) -> str:
     """Write the trained parameters where no checkpoint could be written; return where they are."""
-    path, arrays = writer.run_dir / PARAMETERS, processes.fetch(named(shared))
+    # Parts of some systems hold random keys, which numpy has no type for.
+    leaves = {name: leaf for name, leaf in named(shared).items() if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)}
+    path, arrays = writer.run_dir / PARAMETERS, processes.fetch(leaves)
 
     def write() -> str:
         try:

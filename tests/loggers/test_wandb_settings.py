@@ -30,6 +30,7 @@ def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch,
         ({}, "offline", False),
         ({"WANDB_MODE": "offline"}, "online", False),
         ({"WANDB_API_KEY": "0" * 40}, "online", False),
+        ({"WANDB_CONFIG_DIR": "."}, "online", False),
         ({"NETRC": "netrc"}, "online", False),
         ({"NETRC": "netrc", "WANDB_BASE_URL": "https://wandb.elsewhere.org"}, "online", True),
     ],
@@ -41,6 +42,7 @@ def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypa
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    (tmp_path / "settings").write_text("[default]\napi_key = " + "0" * 40)
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password " + "0" * 40)
     config = LoggerConfig(wandb=WandbConfig(enabled=True, mode=mode))
     words = "logger.wandb.mode=online needs the credentials of W&B: run `wandb login`"

@@ -165,8 +165,11 @@ class _Stopwatch(Callback):
         return False if timed and time.perf_counter() - self.started > _SECONDS_TIMED else None
 
 
-def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: int) -> Cost:
-    """Train a population of random settings for a few seconds, in a directory that is removed."""
+def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: int, beside: Path) -> Cost:
+    """Train a population of random settings for a few seconds, in a directory that is removed.
+
+    `beside`: the directory of the search, whose disk is timed, too.
+    """
     rng = np.random.default_rng(0)
     columns = {parameter.key: rng.permutation(parameter.grid(slots)) for parameter in parameters}
     settings = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -184,7 +187,8 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     )
     own_code: dict[str, Any] = {"loggers": {}, "callbacks": (), "custom_callbacks": (watch,)}
     config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, **own_code)
-    with tempfile.TemporaryDirectory() as directory:
+    disk = next(place for place in beside.absolute().parents if place.is_dir())
+    with tempfile.TemporaryDirectory(prefix=".stoix_like-", dir=disk) as directory:
         prepared = prepare(config, Path(directory) / "run")
         summary = experiment.run(prepared).summary
     num_updates, timing = prepared.setup.plan.num_updates, summary["timing"]

@@ -149,10 +149,9 @@ class Runner(NamedTuple):
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
         """Return the returns that a run has reached."""
-        run = read_run(self.directory / job.run)
         values = [math.nan] * (settings * seeds)
         if self.has_results(job.run):
-            values = [member.score(objective) for member in members(run)]
+            values = [member.score(objective) for member in members(read_run(self.directory / job.run))]
         return [values[place * seeds : (place + 1) * seeds] for place in range(settings)]
 
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:

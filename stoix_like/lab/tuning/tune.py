@@ -142,7 +142,7 @@ def tune(
         check_place(where, "--out")
         # Before the time of a step is measured.
         _check_search(request, slots or min(budgets.SLOTS), budgets.SEEDS[-1])
-        plan = _make_plan(request, limits, parameters, slots, config.arch, started)
+        plan = _make_plan(request, limits, parameters, slots, config.arch, started, where)
         _check_search(request, plan.slots, plan.seeds)
         where.mkdir(parents=True, exist_ok=True)
     with locked(where / LOCK, f"--out={where} is in use: another process tunes there"):
@@ -392,6 +392,7 @@ def _make_plan(
     slots: int | None,
     arch: ArchConfig,
     started: float,
+    directory: Path,
 ) -> BudgetStages:
     trial_steps, unit = arch.total_timesteps, arch.step_unit.replace("env ", "environment ")
     if limits.steps is not None:
@@ -402,7 +403,7 @@ def _make_plan(
     numbers, takes, least = (slots,) if slots else budgets.SLOTS, "", 0.0
     for place, number in enumerate(numbers, start=1):
         print(f"compiling and timing {number} settings at a time, up to a minute …", flush=True)
-        cost = budgets.measure(request.of_runs, parameters, number)
+        cost = budgets.measure(request.of_runs, parameters, number, directory)
         spent = time.perf_counter() - started
         if best := budgets.plan_seconds(limits.seconds, cost, number, spent):
             print(budgets.describe_seconds(limits.seconds, cost, best, spent))

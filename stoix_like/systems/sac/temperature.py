@@ -40,11 +40,6 @@ class Temperature(Part):
                 f"system.ent_coef={self.ent_coef:g} has no effect with system.autotune=true, which learns the"
                 f" temperature from system.init_alpha={self.init_alpha:g}",
             )
-        if not self.autotune and self.init_alpha != 1.0:
-            return (
-                f"system.init_alpha={self.init_alpha:g} has no effect with system.autotune=false: the temperature is"
-                f" system.ent_coef={self.ent_coef:g}",
-            )
         return ()
 
     @property

@@ -3,6 +3,7 @@
 import json
 
 import jax
+import numpy as np
 import pytest
 
 import stoix_like
@@ -37,6 +38,8 @@ def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
 def test_returns_are_those_of_the_objective(objective, returns, tmp_path):
     write_run(tmp_path / "run", (1.0, 2.0), bests=(3.0, 4.0))
     assert Runner(tmp_path, []).returns(Job("run", []), 1, 2, objective) == returns
+    # A job that failed before it wrote its configuration has none.
+    np.testing.assert_array_equal(Runner(tmp_path, []).returns(Job("other", []), 1, 2, objective), [[np.nan] * 2])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -134,9 +135,9 @@ def test_a_search_has_the_whole_trials_that_fit_into_the_budget(tmp_path, monkey
 
 def test_a_budget_of_trials_that_learn_from_data_is_in_gradient_steps(capsys):
     arch = parse_config(compose_config(["system=offline/bc", "arch=offline", "system.data=some.npz"])).arch
-    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, arch, 0.0)
+    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, arch, 0.0, Path())
     assert capsys.readouterr().out.startswith("of 1e+09 gradient steps, ")
-    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, parse_config(compose_config([])).arch, 0.0)
+    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, parse_config(compose_config([])).arch, 0.0, Path())
     assert capsys.readouterr().out.startswith("of 1e+09 environment steps, ")
 
 
@@ -149,7 +150,7 @@ def test_the_plan_of_a_directory_is_kept(tmp_path):
     (directory / ".tune.json.part").write_text("{")
     assert _read_plan(directory, request, None) is None
     arch = parse_config(compose_config(request.overrides)).arch
-    plan = _make_plan(request, Budget(steps=1e9), [], 8, arch, 0.0)
+    plan = _make_plan(request, Budget(steps=1e9), [], 8, arch, 0.0, directory)
     _write_plan(directory, request, plan)
     assert plan.slots == 8
     assert [_read_plan(directory, request, slots) for slots in (8, None)] == [plan, plan]
