@@ -95,33 +95,15 @@ class LoggerSettings:
         return False
 
     def check(self) -> None:
-        """Check what the logger needs besides its package, before anything compiles.
-
-        Raises:
-            ConfigError: something is missing; names the key, and what would work.
-        """
+        """Raise `ConfigError` where the logger lacks what it needs besides its package."""
 
     def make(self, run_dir: pathlib.Path) -> Logger:
-        """Build the logger; it opens and writes nothing before `start`.
-
-        Args:
-            run_dir: the run directory.
-
-        Returns:
-            The logger.
-        """
+        """Build the logger; it opens and writes nothing before `start`."""
         raise NotImplementedError
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to types that strict JSON can represent.
-
-    Args:
-        value: numbers, strings, None, arrays, and lists and mappings of these.
-
-    Returns:
-        The value in plain Python types, with None in place of NaN and infinities.
-    """
+    """Convert numbers, strings, arrays, lists and mappings to strict JSON: None for NaN and infinities."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):
@@ -134,14 +116,10 @@ def plain(value: Any) -> Any:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten a record to one number per curve.
+    """Flatten a record of `Logger.log` to one number per curve.
 
-    Args:
-        record: the argument of `Logger.log`.
-
-    Returns:
-        Numbers by name; the entries of per-member values are named `name/0`, `name/1`, ..., and `population/failed` is
-        the number of members that diverged. Other lists, and values that are not numbers, are omitted.
+    The entries of per-member values are named `name/0`, `name/1`, ..., and `population/failed` is the number of members
+    that diverged. Other lists, and values that are not numbers, are omitted.
     """
     curves: dict[str, float] = {}
     for name, value in record.items():

@@ -113,12 +113,9 @@ class Learner:
 
     def items(self) -> dict[str, Any]:
         """Return the items of a checkpoint, without the best parameters."""
-        return to_items(self.state, None, self._saves_local)
-
-    @property
-    def _saves_local(self) -> bool:
-        """True if checkpoints hold the local state; other than a replay buffer, it is small."""
-        return self._setup.config.checkpoint.replay or not self._setup.config.system.has_replay
+        config = self._setup.config
+        # Other than a replay buffer, the local state is small.
+        return to_items(self.state, None, config.checkpoint.replay or not config.system.has_replay)
 
     def _check(self, env: VectorEnvironment) -> None:
         """Raise the failure of an environment on the host, of any process."""

@@ -97,10 +97,6 @@ class TrainingLoop:
         plan = self.setup.plan
         return plan.warmup_steps + self.progress.updates * plan.steps_per_update
 
-    @property
-    def _alone(self) -> bool:
-        return self.setup.population.num_members == 1
-
     def targets(self) -> dict[str, Any]:
         """Return the shapes and layouts of the items of a checkpoint."""
         return self._learner.targets()
@@ -218,8 +214,9 @@ class TrainingLoop:
                 with self.clock("training"):
                     interval = self._learner.train(num_updates, new_interval)
                     # The host logs the last interval while the device computes this one.
-                    with self.clock.beside(LOGGING_MEANWHILE):
-                        self._recording.pass_on()
+                    began = time.perf_counter()
+                    self._recording.pass_on()
+                    self.clock.add({LOGGING_MEANWHILE: time.perf_counter() - began})
                     interval = self._learner.wait(interval)
             except HostEnvironmentError:
                 # What was computed since the failure is meaningless, and the replay buffer holds steps of that time.
@@ -276,7 +273,7 @@ class TrainingLoop:
             return
         known, updates = self.progress.failures, (self.progress.interval_start, self.progress.updates)
         for member, failure in divergences(self.setup, interval, self.state, updates, known).items():
-            if self._alone:
+            if self.setup.population.num_members == 1:
                 self._recording.log()
                 raise TrainingError(f"{DIVERGED}: {failure}; {last_good(self.writer)}; {_REGARDLESS}")
             known[member] = failure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import queue
 import threading
 import time
@@ -38,28 +37,6 @@ class Timing(NamedTuple):
     updates: int  # of the behaviour policy
     wait_seconds: float  # time that the actor waited for this policy
     seconds: float  # time that the rollout took
-
-
-@dataclasses.dataclass
-class _Taken:
-    """Sums over the rollouts that the learner took in an interval."""
-
-    updates: int = 0
-    waiting: float = 0.0
-    learner_seconds: float = 0.0
-    rollouts: int = 0
-    lag: int = 0
-    max_lag: int = 0
-    wait_seconds: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, timing: Timing, lag: int) -> None:
-        """Add a rollout of a policy that is `lag` updates old."""
-        self.rollouts += 1
-        self.lag += lag
-        self.max_lag = max(self.max_lag, lag)
-        self.wait_seconds += timing.wait_seconds
-        self.seconds += timing.seconds
 
 
 class Actor:
@@ -174,7 +151,9 @@ class Pipeline:
         self._actors: Sequence[Actor] = ()
         self._updates = 0  # since the actors started
         self._limit: int | None = None
-        self._clear()
+        # Of each update of an interval, means over the actors: rollouts that waited, seconds that the learner waited,
+        # lag, the largest lag, seconds that an actor waited, and that its rollout took.
+        self._taken: list[tuple[Any, ...]] = []
 
     @contextlib.contextmanager
     def running(self, num_updates: int) -> Iterator[None]:
@@ -193,17 +172,16 @@ class Pipeline:
         if not self._actors:
             self._start(state)
         if new_interval:
-            self._clear()
+            self._taken = []
         blocks: list[RunningSums] = []
         for number in range(num_updates):
-            taken = self._taken
-            taken.waiting += sum(actor.waiting for actor in self._actors) / len(self._actors)
+            waiting = np.mean([actor.waiting for actor in self._actors])
             start = time.perf_counter()
             rollouts, timings = zip(*(actor.take() for actor in self._actors), strict=True)
-            taken.learner_seconds += time.perf_counter() - start
-            taken.updates += 1
-            for timing in timings:
-                taken.add(timing, self._updates - timing.updates)
+            waited = time.perf_counter() - start
+            lags = [self._updates - timing.updates for timing in timings]
+            idle, seconds = np.mean([timing[1:] for timing in timings], axis=0)
+            self._taken.append((waiting, waited, np.mean(lags), max(lags), idle, seconds))
             state, interval = self._learn(state, hyperparams, rollouts, new_interval)
             new_interval = np.bool_(False)
             jax.block_until_ready(state.shared)
@@ -218,16 +196,16 @@ class Pipeline:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the queues in the current interval, means unless the name says otherwise."""
-        taken = self._taken
+        waiting, waited, lag, _, idle, seconds = np.mean(self._taken, axis=0).tolist()
         return {
-            "sebulba/policy_lag": taken.lag / taken.rollouts,
-            "sebulba/policy_lag_max": float(taken.max_lag),
-            "sebulba/rollouts_waiting": taken.waiting / taken.updates,
-            "sebulba/learner_wait_seconds": taken.learner_seconds / taken.updates,
-            "sebulba/actor_wait_seconds": taken.wait_seconds / taken.rollouts,
-            "sebulba/rollout_seconds": taken.seconds / taken.rollouts,
+            "sebulba/policy_lag": lag,
+            "sebulba/policy_lag_max": float(max(taken[3] for taken in self._taken)),
+            "sebulba/rollouts_waiting": waiting,
+            "sebulba/learner_wait_seconds": waited,
+            "sebulba/actor_wait_seconds": idle,
+            "sebulba/rollout_seconds": seconds,
             # While they act, all actors together.
-            "sebulba/actor_steps_per_second": self._steps_per_update * taken.rollouts / taken.seconds,
+            "sebulba/actor_steps_per_second": self._steps_per_update / seconds,
         }
 
     def close(self) -> None:
@@ -260,7 +238,3 @@ class Pipeline:
         for actor in self._actors:
             for _ in range(first, last):
                 actor.ask(ActingPolicy(copies[actor.device], self._updates))
-
-    def _clear(self) -> None:
-        """Forget the metrics of the last interval."""
-        self._taken = _Taken()

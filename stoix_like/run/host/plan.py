@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,15 +34,11 @@ class Plan(NamedTuple):
 
     def check(self, system: SystemConfig) -> None:
         """Let a system check its hyperparameters against these sizes."""
-        _check(system, checked_envs(system, self.envs_per_shard, self.num_agents), self.num_shards)
-
-
-def checked_envs(system: SystemConfig, envs_per_shard: int, num_agents: int) -> int:
-    """Return the environments per shard that the sizes of a system must fit.
-
-    They are rows of agents in a replay buffer, and games in a rollout: some minibatches keep a game's rows together.
-    """
-    return envs_per_shard * num_agents if system.has_replay else envs_per_shard
+        # Rows of agents in a replay buffer, and games in a rollout: some minibatches keep a game's rows together.
+        num_envs = self.rows_per_shard if system.has_replay else self.envs_per_shard
+        # A system's own method need not call its base, which checks its parts.
+        SystemConfig.check(system, num_envs, self.num_shards)
+        system.check(num_envs, self.num_shards)
 
 
 def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
@@ -68,15 +65,14 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
             f" system.rollout_length={system.rollout_length}: use"
             f" {multiples_near(system.warmup_steps, system.rollout_length)}"
         )
-    envs_per_shard = arch.total_num_envs // num_shards
-    rows = envs_per_shard * num_agents
     if isinstance(arch, SebulbaConfig) and system.warmup_steps:
         raise ConfigError(
             f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"
         )
-    _check(system, checked_envs(system, envs_per_shard, num_agents), num_shards)
+    envs_per_shard, num_updates = arch.total_num_envs // num_shards, config.num_updates
     steps_per_update, warmup_steps = config.steps_per_update, arch.total_num_envs * system.warmup_steps
-    num_updates = config.num_updates
+    plan = Plan(num_shards, envs_per_shard, steps_per_update, warmup_steps, num_updates, (), (), num_agents)
+    plan.check(system)
     if num_updates < 1 and isinstance(arch, OfflineConfig):
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} gradient steps are too few for one update of"
@@ -90,38 +86,11 @@ def make_plan(config: RunConfig, num_devices: int, num_agents: int = 1) -> Plan:
             f" system.warmup_steps={system.warmup_steps}): use at least"
             f" {warmup_steps + steps_per_update}"
         )
-    _check_counters(config, rows, num_updates)
+    _check_counters(config, plan.rows_per_shard, num_updates)
     num_evaluations = min(arch.num_evaluation, num_updates)
-    spent = warmup_steps + num_updates * steps_per_update
     evaluations = tuple(index * num_updates // num_evaluations for index in range(1, num_evaluations + 1))
-    return Plan(
-        num_shards=num_shards,
-        envs_per_shard=envs_per_shard,
-        steps_per_update=steps_per_update,
-        warmup_steps=warmup_steps,
-        num_updates=num_updates,
-        evaluations=evaluations,
-        notes=(
-            *_agent_notes(num_agents),
-            *_notes(config, spent, num_updates, steps_per_update, num_evaluations),
-            *_replay_notes(config, rows, num_shards, num_agents),
-            *_period_notes(config, num_updates),
-            *_lag_notes(config),
-        ),
-        num_agents=num_agents,
-    )
-
-
-def _check(system: SystemConfig, num_envs: int, num_shards: int) -> None:
-    # A system's own method need not call its base, which checks its parts.
-    SystemConfig.check(system, num_envs, num_shards)
-    system.check(num_envs, num_shards)
-
-
-def _agent_notes(num_agents: int) -> tuple[str, ...]:
-    if num_agents == 1:
-        return ()
-    return (f"games of {num_agents} agents: steps count games, and returns are those of the team",)
+    plan = plan._replace(evaluations=evaluations)
+    return plan._replace(notes=tuple(_notes(config, plan)))
 
 
 def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) -> None:
@@ -161,46 +130,50 @@ def spread_members(population: int, num_devices: int) -> tuple[bool, tuple[str, 
     return spread, (f"{population} members on {num_devices} devices: {what} are sharded",)
 
 
-def _notes(
-    config: RunConfig, spent: int, num_updates: int, steps_per_update: int, num_intervals: int
-) -> tuple[str, ...]:
-    notes = []
-    budget, evaluations = config.arch.total_timesteps, config.arch.num_evaluation
-    if spent < budget:
-        notes.append(
-            f"arch.total_timesteps={budget:,} rounded down to {spent:,}: {num_updates:,} updates of"
-            f" {steps_per_update:,} steps"
+def _notes(config: RunConfig, plan: Plan) -> Iterator[str]:
+    arch, system = config.arch, config.system
+    if plan.num_agents > 1:
+        yield f"games of {plan.num_agents} agents: steps count games, and returns are those of the team"
+    spent = plan.warmup_steps + plan.num_updates * plan.steps_per_update
+    if spent < arch.total_timesteps:
+        yield (
+            f"arch.total_timesteps={arch.total_timesteps:,} rounded down to {spent:,}: {plan.num_updates:,} updates of"
+            f" {plan.steps_per_update:,} steps"
         )
-    if num_intervals < evaluations:
-        notes.append(f"arch.num_evaluation={evaluations} reduced to {num_intervals}: at most one per update")
-    return tuple(notes)
+    if (most := len(plan.evaluations)) < arch.num_evaluation:
+        yield f"arch.num_evaluation={arch.num_evaluation} reduced to {most}: at most one per update"
+    yield from _replay_notes(system, plan)
+    yield from _period_notes(system, plan.num_updates)
+    if isinstance(arch, SebulbaConfig) and (lag := arch.pipeline_queue_size) and system.ignores_lag:
+        remedy = "system.vtrace=true does" if hasattr(system, "vtrace") else "use arch.pipeline_queue_size=0"
+        yield (
+            f"arch.pipeline_queue_size={lag}: rollouts come from a policy that is {lag} update(s) old, and no loss of"
+            f" system={config.system_name} corrects for it: {remedy}"
+        )
 
 
-def _replay_notes(config: RunConfig, rows_per_shard: int, num_shards: int, num_agents: int) -> tuple[str, ...]:
-    buffer = config.system.find_part(BufferConfig)  # type: ignore[type-abstract]
+def _replay_notes(system: SystemConfig, plan: Plan) -> Iterator[str]:
+    buffer = system.find_part(BufferConfig)  # type: ignore[type-abstract]
     if buffer is None:
-        return ()
+        return
     if buffer.only_data:
-        uniform = "system.prioritised=true has no effect: batches of only recorded data are drawn uniformly"
-        return (uniform,) if getattr(buffer, "prioritised", False) else ()
-    steps = rows_per_shard // num_agents * num_shards * config.system.rollout_length
-    notes: tuple[str, ...] = ()
+        if getattr(buffer, "prioritised", False):
+            yield "system.prioritised=true has no effect: batches of only recorded data are drawn uniformly"
+        return
     if isinstance(buffer, ReplayConfig):
-        notes = (
-            f"{buffer.epochs / steps:.3g} gradient steps per environment step: system.epochs={buffer.epochs} after"
-            f" every {steps:,} steps",
+        yield (
+            f"{buffer.epochs / plan.steps_per_update:.3g} gradient steps per environment step:"
+            f" system.epochs={buffer.epochs} after every {plan.steps_per_update:,} steps"
         )
-    sizes = rows_per_shard, num_shards, config.system.rollout_length
-    size, given = buffer.buffer_size(*sizes), buffer.total_buffer_size
-    if size == given:
-        return notes
-    unit = buffer.buffer_unit(*sizes)
-    return *notes, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
+    sizes = plan.rows_per_shard, plan.num_shards, system.rollout_length
+    if (size := buffer.buffer_size(*sizes)) < (given := buffer.total_buffer_size):
+        unit = buffer.buffer_unit(*sizes)
+        yield f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
 
 
-def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
+def _period_notes(system: SystemConfig, num_updates: int) -> Iterator[str]:
     """Name periods of gradient steps that the run does not last."""
-    system, steps, found = config.system, num_updates * config.system.gradient_steps, []
+    steps = num_updates * system.gradient_steps
     # The last reset precedes the last update, and a copy after the last gradient step is of no use.
     periods = {
         "target_update_period": (steps - 1, "target networks are not updated before the last one"),
@@ -210,17 +183,4 @@ def _period_notes(config: RunConfig, num_updates: int) -> tuple[str, ...]:
     for name, (most, what) in periods.items():
         period = get_value(system, name) if name in flat_hints(type(system)) else None
         if period is not None and period > most:
-            found.append(f"system.{name}={period:,} of {steps:,} gradient steps in all: {what}")
-    return tuple(found)
-
-
-def _lag_notes(config: RunConfig) -> tuple[str, ...]:
-    arch, system = config.arch, config.system
-    if not isinstance(arch, SebulbaConfig) or not arch.pipeline_queue_size or not system.ignores_lag:
-        return ()
-    remedy = "system.vtrace=true does" if hasattr(system, "vtrace") else "use arch.pipeline_queue_size=0"
-    lag = arch.pipeline_queue_size
-    return (
-        f"arch.pipeline_queue_size={lag}: rollouts come from a policy that is {lag} update(s) old, and no loss of"
-        f" system={config.system_name} corrects for it: {remedy}",
-    )
+            yield f"system.{name}={period:,} of {steps:,} gradient steps in all: {what}"

@@ -19,6 +19,7 @@ from stoix_like.errors import ConfigError, multiples_near, nearest
 from stoix_like.schema import convert, flat_hints, replace_values
 
 KEY = "arch.population"
+_DISTRIBUTIONS = ("uniform", "log_uniform", "choice")
 
 
 class Population(NamedTuple):
@@ -51,14 +52,14 @@ def make_population(run: RunConfig) -> Population:
     """Build the population of a configuration."""
     config = run.arch.population
     size, num_points = count_members(run), _num_points(config)
-    lists, drawn = _lists(config), _distributions(config)
+    varied, lists = config.hyperparams or {}, _lists(config)
     columns = _join(lists, config.mode)
     rng = np.random.default_rng(run.arch.seed)
-    for name, distribution in sorted(drawn.items()):
-        columns[name] = draw(rng, f"{KEY}.hyperparams.{name}", distribution, num_points)
+    for name in sorted(varied.keys() - lists.keys()):
+        columns[name] = draw(rng, f"{KEY}.hyperparams.{name}", varied[name], num_points)
     repeats = size // num_points
     seeds = range(run.arch.seed, run.arch.seed + (repeats if config.is_paired else size))
-    checked = {name: convert_values(run.system, name, columns[name]) for name in config.hyperparams or {}}
+    checked = {name: convert_values(run.system, name, columns[name]) for name in varied}
     return Population(
         seeds=tuple(seeds) * (size // len(seeds)),
         hyperparams={name: _repeat(values, repeats) for name, values in checked.items()},
@@ -113,12 +114,6 @@ def _lists(config: PopulationConfig) -> dict[str, Sequence[Any]]:
     """Return the hyperparameters with a list of values."""
     varied = config.hyperparams or {}
     return {name: values for name, values in varied.items() if isinstance(values, (list, tuple))}
-
-
-def _distributions(config: PopulationConfig) -> dict[str, Any]:
-    """Return the hyperparameters that are drawn from a distribution."""
-    lists = _lists(config)
-    return {name: values for name, values in (config.hyperparams or {}).items() if name not in lists}
 
 
 def _num_points(config: PopulationConfig) -> int:
@@ -176,28 +171,13 @@ def draw(rng: np.random.Generator, key: str, distribution: Any, count: int) -> l
         raise ConfigError(f"{key}.{kind} is not a distribution: {nearest(str(kind), _DISTRIBUTIONS)}")
     if not isinstance(arguments, (list, tuple)) or not arguments:
         raise ConfigError(f"{key}.{kind}={arguments} must be a list")
-    return _DISTRIBUTIONS[kind](rng, f"{key}.{kind}", arguments, count)
-
-
-def _uniform(rng: np.random.Generator, key: str, arguments: Sequence[Any], count: int) -> list[float]:
-    low, high = ends(key, arguments)
-    return rng.uniform(low, high, count).tolist()
-
-
-def _log_uniform(rng: np.random.Generator, key: str, arguments: Sequence[Any], count: int) -> list[float]:
-    low, high = ends(key, arguments, above_zero=True)
+    key = f"{key}.{kind}"
+    if kind == "choice":
+        return [arguments[index] for index in rng.integers(len(arguments), size=count)]
+    low, high = ends(key, arguments, above_zero=kind == "log_uniform")
+    if kind == "uniform":
+        return rng.uniform(low, high, count).tolist()
     return np.exp(rng.uniform(math.log(low), math.log(high), count)).tolist()
-
-
-def _choice(rng: np.random.Generator, key: str, arguments: Sequence[Any], count: int) -> list[Any]:
-    return [arguments[index] for index in rng.integers(len(arguments), size=count)]
-
-
-_DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, str, Sequence[Any], int], list[Any]]] = {
-    "uniform": _uniform,
-    "log_uniform": _log_uniform,
-    "choice": _choice,
-}
 
 
 def bounded(config: PopulationConfig, bounds: Mapping[str, Any] | None, where: str) -> dict[str, tuple[str, Any]]:

@@ -41,10 +41,6 @@ class Compiler:
         self.seconds: dict[str, dict[str, float]] = {}
         self._threads = ThreadPoolExecutor(thread_name_prefix="compile")
 
-    def __call__(self, name: str, program: Any, *args: Any) -> Any:
-        """Compile a jitted function."""
-        return self.start(name, program, *args)()
-
     def start(self, name: str, program: Any, *args: Any) -> Callable[..., Any]:
         """Trace a jitted function, and start to compile it."""
         start = time.perf_counter()
@@ -195,7 +191,10 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     copies = mesh.size // mesh.shape[POPULATION_AXIS] if setup.config.keeps_best else 0
     best = copies * memory_estimate.bytes_per_device(state.shared, mesh)
     for name in (name for name in ("learn", "train") if name in compiled):
-        waiting = _waiting_rollouts(setup, compiled[name]) if name == "learn" else 0
+        waiting = 0
+        if isinstance(setup.config.arch, SebulbaConfig):  # rollouts that wait while it learns from others
+            (_, _, rollouts, *_), _ = compiled[name].args_info
+            waiting = setup.config.arch.pipeline_queue_size * memory_estimate.bytes_per_device(rollouts, mesh)
         keys = (*sizes, "arch.pipeline_queue_size") if waiting else sizes
         memory_estimate.check(compiled[name], mesh, num_members, keys, best + waiting, setup.device_memory)
     if "evaluate" in compiled:
@@ -209,13 +208,6 @@ def size_keys(config: RunConfig) -> tuple[str, ...]:
     replay = "system.total_batch_size" if buffer is not None and buffer.only_data else "system.total_buffer_size"
     rollouts = () if isinstance(config.arch, OfflineConfig) else ("arch.total_num_envs", "system.rollout_length")
     return rollouts if buffer is None else (replay, *rollouts)
-
-
-def _waiting_rollouts(setup: RunSetup, learn: Any) -> int:
-    """Return the bytes per device of the rollouts that wait for Sebulba's learner while it learns from others."""
-    assert isinstance(setup.config.arch, SebulbaConfig)
-    (_, _, rollouts, *_), _ = learn.args_info
-    return setup.config.arch.pipeline_queue_size * memory_estimate.bytes_per_device(rollouts, setup.mesh)
 
 
 def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -26,15 +26,6 @@ class Clock:
             self._count()
             self._phases.pop()
 
-    @contextlib.contextmanager
-    def beside(self, phase: str) -> Iterator[None]:
-        """Count the time within the context as a phase, and as the current one, too."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add({phase: time.perf_counter() - start})
-
     def add(self, seconds: Mapping[str, float]) -> None:
         """Add what was measured elsewhere, such as by the process that a run resumes from."""
         for phase, value in seconds.items():

@@ -72,6 +72,7 @@ class RunSetup(NamedTuple):
     loggers: Sequence[Logger] = ()  # custom loggers; they open and write nothing before `start`
     # The hashes of the recorded data and of the teacher, by the key that names them.
     contents: Mapping[str, str] = MappingProxyType({})
+    shared: Any = None  # shapes of the shared state of a member
     description: Mapping[str, Any] | None = None  # what policies know of the environments; None if they need more
 
     @property
@@ -162,6 +163,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         callbacks=make_callbacks(config),
         loggers=make_custom_loggers(config),
         contents={key: one.content for key, one in ((KEY, recorded), (TEACHER, taught)) if one.content},
+        shared=shapes.agent.shared,
         description=factory.describe_episodes(config.env, eval_env, shapes.episode.timestep.observation),
     )
     return _check_averages(setup)

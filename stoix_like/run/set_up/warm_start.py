@@ -130,7 +130,7 @@ def _check_fits(setup: RunSetup, source: Source) -> None:
     """Compare the parameters with the new run's, by path."""
     axes = 0 if source.member is None else 1
     there = {path: (leaf.shape[axes:], leaf.dtype) for path, leaf in source.shapes.items() if _is_taken_over(path)}
-    here = {path: (leaf.shape, leaf.dtype) for path, leaf in _shapes(setup).items() if _is_taken_over(path)}
+    here = {path: (leaf.shape, leaf.dtype) for path, leaf in named(setup.shared).items() if _is_taken_over(path)}
     prefix = f"{KEY}={source.run_dir}"
     if not any(path.startswith("params") for path in here):
         raise ConfigError(
@@ -151,17 +151,6 @@ def _check_fits(setup: RunSetup, source: Source) -> None:
                 f"{prefix}: {path} is {dtype}{list(shape)} there and {wanted_dtype}{list(wanted)} here: use the same"
                 " network, and an environment with the same spaces"
             )
-
-
-def _shapes(setup: RunSetup) -> Shapes:
-    """Return the shapes of the shared state of one member."""
-
-    def init(key: jax.Array) -> Any:
-        _, timestep = setup.env.reset(jax.random.split(key, setup.plan.rows_per_shard))
-        return setup.build_system().init(key, timestep).shared
-
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    return named(shapes)
 
 
 def _is_taken_over(path: str) -> bool:

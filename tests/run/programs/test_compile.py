@@ -28,8 +28,9 @@ def test_the_best_parameters_survive_donation():
 
 def test_programs_are_compiled_and_timed():
     compiler = Compiler()
-    first, second = compiler.start("first", jax.jit(lambda x: 2 * x), 3.0), compiler("second", jax.jit(jnp.sin), 0.0)
-    assert (float(first()(3.0)), float(second(0.0))) == (6.0, 0.0)
+    first = compiler.start("first", jax.jit(lambda x: 2 * x), 3.0)
+    second = compiler.start("second", jax.jit(jnp.sin), 0.0)
+    assert (float(first()(3.0)), float(second()(0.0))) == (6.0, 0.0)
     compiler.close()
     assert {name: list(seconds) for name, seconds in compiler.seconds.items()} == {
         "first": ["trace", "lower", "compile"],
