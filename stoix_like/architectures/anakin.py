@@ -1,8 +1,4 @@
-"""Anakin: a compiled training program with environments, rollouts and updates on the device.
-
-Axes from the outside in: population (vmapped members, and a mesh axis that they may be spread over) → device (mesh
-axis) → batch (vmapped shards of one device) → environments.
-"""
+"""Anakin: a compiled training program with environments, rollouts and updates on the device."""
 
 from __future__ import annotations
 
@@ -69,7 +65,6 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
     one, each = partition_specs(spec.num_members)
     everywhere = PartitionSpec()
     state_specs: Any = LearnerState(one, each, one, one)
-    # shard_map cannot check replication through a vmapped axis name (jax 0.10 to 0.12).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
 
     def init_with(

@@ -98,7 +98,6 @@ def make_learner(
 
     everywhere, each = PartitionSpec(), PartitionSpec(DEVICE_AXIS)
     state_specs: Any = LearnerState(everywhere, each, everywhere, everywhere)
-    # As in `anakin`, shard_map cannot check replication.
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
     return LearnerProgram(
         init=jax.jit(over_devices(init, in_specs=(everywhere, everywhere, each, everywhere), out_specs=state_specs)),

@@ -47,15 +47,7 @@ def scaling(model: Any, ranges: Mapping[str, tuple[float, float]]) -> Randomizer
     Each row of a field, such as a body, a geom, a joint or an actuator, has one factor. Derived fields
     are not scaled.
 
-    Args:
-        model: the model.
-        ranges: the smallest and the largest factor by the name of the field, `body_mass` or `opt.gravity`.
-
-    Returns:
-        A function `(model, raw keys [N, 2]) -> (model, axes)`.
-
-    Raises:
-        ConfigError: the model has no such field of numbers, or a range is empty.
+    `ranges`: the smallest and the largest factor by the name of the field, `body_mass` or `opt.gravity`.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(model)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]

@@ -146,7 +146,10 @@ def initialize_statistics(nest: PyTree) -> RunningStatisticsState:
 
     def filled(value: float) -> PyTree:
         # A separate array per leaf: a donated state must not contain a buffer twice.
-        return jax.tree.map(lambda x: jnp.full(x.shape, value, _statistics_dtype(x)), nest)
+        def fill(x: Any) -> Array:
+            return jnp.full(x.shape, value, jnp.promote_types(x.dtype, jnp.float32) if _is_float(x) else jnp.float32)
+
+        return jax.tree.map(fill, nest)
 
     return RunningStatisticsState(
         mean=filled(0.0),
@@ -155,10 +158,6 @@ def initialize_statistics(nest: PyTree) -> RunningStatisticsState:
         summed_variance=filled(0.0),
         rounding=RoundingErrors(jnp.zeros((), jnp.float32), filled(0.0), filled(0.0)),
     )
-
-
-def _statistics_dtype(x: Any) -> Any:
-    return jnp.promote_types(x.dtype, jnp.float32) if _is_float(x) else jnp.float32
 
 
 def initialize_statistics_from_data(

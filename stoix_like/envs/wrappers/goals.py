@@ -15,6 +15,9 @@ from stoix_like.envs.spaces import Box, Dict
 from stoix_like.envs.wrappers.base import StatefulWrapper, with_view
 from stoix_like.utils.jax_utils import fold_in_each
 
+# Folded into the keys of resets, of which environments split their own.
+_GOAL_STREAM = 0x60A1
+
 
 class DesiredState(NamedTuple):
     """The state of the wrapped environments, and the goals `[N, G]`."""
@@ -71,7 +74,7 @@ class ReachEntries(StatefulWrapper):
 
     def _start(self, keys: jax.Array, env_state: State, timestep: TimeStep) -> tuple[DesiredState, TimeStep]:
         draw = jax.vmap(lambda key: jax.random.uniform(key, self._low.shape, None, self._low, self._high))
-        desired = draw(fold_in_each(keys, 1))
+        desired = draw(fold_in_each(keys, _GOAL_STREAM))
         return DesiredState(env_state, desired), self._observed(timestep, desired)[0]
 
     def _outcome(self, achieved: jax.Array, desired: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -37,7 +37,9 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     add = add_slice if config.epochs > 1 else _add_by_itself
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch)
-        buffer = buffer.replace(add=lambda state, steps: add(state, jax.tree.map(_in_one_row, steps)))
+        # Steps `[T, N, ...]` are a row `[1, T * N, ...]`.
+        in_one_row = partial(jax.tree.map, lambda x: x.reshape(1, -1, *x.shape[2:]))
+        buffer = buffer.replace(add=lambda state, steps: add(state, in_one_row(steps)))
     else:
         window = config.window // config.block_length
         length = size // (spec.num_envs * config.block_length)
@@ -90,11 +92,6 @@ def _add_by_itself(state: Any, rows: PyTree) -> Any:
 
     # Twice, because the compiler removes loops of one trip.
     return added.replace(experience=jax.lax.fori_loop(0, 2, write, state.experience))
-
-
-def _in_one_row(x: jax.Array) -> jax.Array:
-    """Return steps `[T, N, ...]` as `[1, T * N, ...]`."""
-    return x.reshape(1, -1, *x.shape[2:])
 
 
 def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> Step:

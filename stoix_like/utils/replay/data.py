@@ -148,8 +148,8 @@ def with_data(
     if config.data is None:
         return replay
     if config.only_data:
-        functions: dict[str, Any] = dict.fromkeys(replay._fields, _unchanged)
-        functions |= {"init": _no_buffer, "sample": lambda state, key, *_: draw(key)}
+        functions: dict[str, Any] = dict.fromkeys(replay._fields, lambda state, *_: state)
+        functions |= {"init": lambda timestep: (), "sample": lambda state, key, *_: draw(key)}
         return replay._replace(**functions)
     feedback = replay._fields[-1]
     write = getattr(replay, feedback)
@@ -186,14 +186,6 @@ def with_data(
         return state._replace(buffer=write(state.buffer, indices, values))
 
     return replay._replace(init=init, add=add, sample=sample, **{feedback: feed_back})
-
-
-def _no_buffer(timestep: TimeStep) -> Any:
-    return ()
-
-
-def _unchanged(state: Any, *_: Any) -> Any:
-    return state
 
 
 def _chooser(chosen: jax.Array, axis: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
