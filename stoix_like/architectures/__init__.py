@@ -8,8 +8,8 @@ From the outside in, the axes of a program are `population` (vmapped members, an
 - `shared` is returned with `out_axes=None`. A system that forgets to average something is refused when the program is
   traced with several shards on a device; over devices alone, the copies would diverge without an error.
 - A lone shard is squeezed inside the mapped function: a batch axis of one transposes the matrix products of weight
-  gradients, which costs a CPU 6 % of a PPO update. Populations keep the name of the axis, and with replay buffers the axis itself: without it, XLA copies the
-  buffers instead of writing in place.
+  gradients, which costs a CPU 6 % of a PPO update. Populations keep the name of the axis, and with replay buffers the
+  axis itself: without it, XLA copies the buffers instead of writing in place.
 - A device axis of size one is left out of `axes`, so that no collective is emitted for it.
 - The training program writes its next state into the buffers of the last one. The host passes numbers and
   hyperparameters by explicit copies (`run.host.devices.placing`), so that whole runs pass under

@@ -43,9 +43,9 @@ _FEATURE_INPUT = "stoix_like.networks.inputs.FeatureInput"
 _EXTENDING_INPUTS = ("ActionInput", "ActionOnehotInput", "StepCountInput", "TorsoInput")
 
 
-# Where the classes of each kind of part are; not imported here, because they import this module.
 # What action spaces say, and a configuration can only repeat.
 _SIZES_OF_ACTIONS = {"action_dim", "number_of_dims_per_distribution"}
+# Where the classes of each kind of part are; not imported here, because they import this module.
 _KINDS = {"head": "stoix_like.networks.heads", "torso": "stoix_like.networks.torso"}
 
 

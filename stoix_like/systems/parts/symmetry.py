@@ -64,8 +64,8 @@ def make_mirror(config: SymmetryConfig | None, spec: SystemSpec) -> Mirror:
 
     Half of what a replay buffer returns is replaced by its mirror image, as if the buffer held all images, too.
     Minibatches of rollouts are joined by theirs (DUP of Abdolhosseini et al. 2019, "On learning symmetric locomotion").
-    An image has the log-probability, the advantage and the target of its original: it is a step of the mirrored
-    behaviour policy, for which the probability ratio is exact (Mittal et al. 2024, arXiv:2403.04359).
+    An image has the log-probability, the advantage, the old value and the target of its original: it is a step of the
+    mirrored behaviour policy, for which the probability ratio is exact (Mittal et al. 2024, arXiv:2403.04359).
     """
     if config is None or config.symmetry is None:
         return Mirror()

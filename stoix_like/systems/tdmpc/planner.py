@@ -100,7 +100,7 @@ def make_plan(
 
 
 def choose(plan: Plan, key: jax.Array, greedy: bool) -> jax.Array:
-    """Choose first actions `[N, A]`: one of an elite, with noise; greedy, the mean."""
+    """Choose first actions `[N, A]`: one of an elite, with noise; greedy, the mean, where the authors draw an elite."""
     if greedy:
         return plan.mean[0]
     elite_key, noise_key = jax.random.split(key)
