@@ -26,10 +26,14 @@ def test_an_entry_at_its_goal_ends_the_episode():
 
 def test_goals_are_drawn_in_each_episode():
     env = ReachEntries(Vectorize(Counter()), entries=[0, 1], goal=[1.0, -3.0], until=[5.0, -3.0], radius=1.5)
-    _, timestep = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 500))
+    keys = jax.random.split(jax.random.key(0), 500)
+    _, timestep = jax.jit(env.reset)(keys)
     goals = timestep.observation.agent_view["desired_goal"]
     np.testing.assert_allclose([goals[:, 0].min(), goals[:, 0].max()], [1.0, 5.0], atol=0.1)
     np.testing.assert_array_equal(goals[:, 1], -3.0)
+    # They are not what an environment draws from its own keys.
+    others = jax.vmap(lambda key: jax.random.uniform(jax.random.split(key)[1], (2,), minval=1.0, maxval=5.0))(keys)
+    assert (np.abs(goals[:, 0] - others[:, 0]) > 1e-3).mean() > 0.9
     assert "no faults" in str(check_environment(TimeLimit(env, 20), num_steps=60))
 
 
