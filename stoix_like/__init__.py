@@ -118,7 +118,7 @@ def train(
     from stoix_like.run.prepare import prepare
     from stoix_like.run.set_up.custom import as_tuple
 
-    extra = [] if config_dir is None else [config_dir]
+    extra = [] if config_dir is None else [Path(config_dir).expanduser()]
     own_overrides = to_overrides(overrides)
     check_given_once(own_overrides, system=system, env=env)
     given = [f"system={system}", *own_overrides]

@@ -93,7 +93,7 @@ class ArchConfig(ABC):
     compute_dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
     fused_networks: bool = False  # let GPUs compute each small perceptron, with its head, in one kernel
     deterministic: bool = False  # let GPUs compute the same bits in every run, which other devices do anyway
-    # Precision of products of matrices; None: jax's default, but.
+    # Precision of products of matrices; None: jax's default, but highest in suites of physics.
     matmul_precision: Annotated[str | None, one_of("default", "high", "highest")] = None
 
     @property
@@ -177,7 +177,7 @@ class SebulbaConfig(ArchConfig):
 
     actor: ActorConfig
     learner: LearnerConfig
-    # Rollouts that each actor is ahead of the learner, so that the policy lag is this number of updates; 0.
+    # Rollouts that each actor is ahead of the learner, so that the policy lag is this number of updates; 0: in turns.
     pipeline_queue_size: Annotated[int, between(0, 1024)]
 
     @property

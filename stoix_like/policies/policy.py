@@ -60,16 +60,6 @@ class Policy(Exportable):
     but the last action of an observation is as the network gave it, such as in [-1, 1]. A policy compiles once per
     batch size, and can be called inside a jitted function.
 
-    Args:
-        setup: spaces, networks and configuration of the run.
-        shared: the trained state of one member, without a population axis.
-        hyperparams: hyperparameters of the member that differ from the configuration.
-        greedy: whether to use the mode of the policy; by default `arch.evaluation_greedy`, where it has a mode.
-        env_steps: environment steps that `shared` was trained for.
-
-    Raises:
-        ConfigError: `greedy`, but the policy has no mode.
-
     Attributes:
         input_shapes: shape and dtype of each array that the policy needs, without a batch axis: the fields of
             `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`, but for those that

@@ -14,6 +14,7 @@ from stoix_like.composition import override_config
 from stoix_like.config import GROUPS, LAYOUT, flatten
 from stoix_like.errors import ConfigError, printable
 from stoix_like.storage import trust
+from stoix_like.storage.contents import reading
 from stoix_like.storage.files import read_bytes
 from stoix_like.storage.run_files import CONFIG, LAYOUT_NUMBER, check_is_run, read_summary
 from stoix_like.versions import versions
@@ -48,8 +49,9 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in GROUPS):
         raise ConfigError(f"{path} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}")
-    _check_layout(run_dir, found.pop(LAYOUT, None))
-    return without_gone(found)
+    with reading(path):
+        _check_layout(run_dir, found.pop(LAYOUT, None))
+        return without_gone(found)
 
 
 def _check_harmless(text: str) -> None:

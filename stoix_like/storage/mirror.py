@@ -40,7 +40,8 @@ class Mirror:
     """A thread that copies what is new in a run directory to a store.
 
     The directory itself stays as it is without a mirror: its checkpoints appear under their names when they are
-    complete, and are copied then. A failure is reported once per kind of error and tried again in the next pass.
+    complete, and are copied then. A failure is tried again in the next pass, and reported once per kind of error until
+    the store is up to date.
     """
 
     def __init__(self, run_dir: Path, address: str) -> None:
@@ -109,6 +110,7 @@ class Mirror:
             return False
         if complete and self._reported and self._behind:
             print(f"{self._store.address} is up to date again", file=sys.stderr)
+            self._reported.clear()
         return complete
 
     def _copy(self) -> bool:

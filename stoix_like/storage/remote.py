@@ -30,8 +30,8 @@ from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, nor
 
 # What a directory ends with that holds an incomplete copy of a checkpoint.
 PARTIAL = ".partial"
-# Files that not every run has: one of an earlier copy would be taken for a part of the run.
-_OF_ONE_RUN = (CONFIG, ENVIRONMENT, UPDATES, SUMMARY, FAILURE)
+# Files of which one of an earlier copy would be taken for a part of the run.
+_OF_ONE_RUN = (CONFIG, ENVIRONMENT, METRICS, UPDATES, SUMMARY, FAILURE)
 # A run may replace a checkpoint while it is copied.
 _ATTEMPTS = 3
 

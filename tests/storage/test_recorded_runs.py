@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from stoix_like import cli
@@ -58,11 +59,13 @@ def test_damaged_runs_and_those_of_earlier_versions_do_not_end_a_listing(tmp_pat
     (torn / "summary.json").write_text('{"system": "ppo/ff')
     (older / "config.yaml").write_text((older / "config.yaml").read_text().replace("scenario:", "scene:"))
     (write_run(tmp_path / "empty", seed=3) / "config.yaml").write_text("")
+    config = write_run(tmp_path / "listed", seed=4) / "config.yaml"
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"arch": {"population": [1]}}))
     cli.main(["runs", str(good), str(tmp_path)])
     listed = capsys.readouterr().out.splitlines()
     assert [line.rpartition("/")[2] for line in listed[1:3]] == ["good", "torn"]
     assert " 0  " in listed[2]  # steps of the last complete record
-    assert sorted(line.partition(" ")[0] for line in listed[3:]) == ["unreadable:"] * 2
+    assert sorted(line.partition(" ")[0] for line in listed[3:]) == ["unreadable:"] * 3
     assert f"{older} cannot be read as a run of this version (KeyError: 'scenario')" in "\n".join(listed)
     cli.main(["plot", str(tmp_path), "--out", str(tmp_path / "curves.svg")])
     said = capsys.readouterr()
