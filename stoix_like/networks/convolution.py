@@ -22,16 +22,10 @@ def make_convolution(
 ) -> nn.Conv:
     """Build a convolution of images; its parameters and outputs do not depend on how it is computed.
 
-    Args:
-        channels: number of output channels.
-        kernel: height and width of the kernel, in pixels.
-        strides: strides along height and width, in pixels.
-        sliced: whether to compute it as in `convolve_slices`; None for CPUs only, where XLA runs the gradients of its
-            own convolutions in a single thread inside loops.
-        **kwargs: other arguments of `nn.Conv`.
-
-    Returns:
-        The module.
+    `kernel`, `strides`: along height and width, in pixels.
+    `sliced`: whether to compute it as in `convolve_slices`; None for CPUs only, where XLA runs the gradients of its own
+    convolutions in a single thread inside loops.
+    `**kwargs`: other arguments of `nn.Conv`.
     """
     sliced = on_cpu() if sliced is None else sliced
     convolve = convolve_slices if sliced else convolve_symmetrically if on_gpu() else None
@@ -43,14 +37,9 @@ def make_upsampling_convolution(
 ) -> nn.Conv:
     """Build a convolution of images that are doubled in height and width by repeating pixels before it.
 
-    Args:
-        channels: number of output channels.
-        kernel: height and width of the kernel, in pixels of the output.
-        sliced: see `make_convolution`.
-        **kwargs: other arguments of `nn.Conv`.
-
-    Returns:
-        The module.
+    `kernel`: height and width, in pixels of the output.
+    `sliced`: see `make_convolution`.
+    `**kwargs`: other arguments of `nn.Conv`.
     """
     convolve = functools.partial(convolve_upsampled, sliced=on_cpu() if sliced is None else sliced)
     return nn.Conv(channels, kernel, conv_general_dilated=convolve, **kwargs)
@@ -69,16 +58,8 @@ def convolve_upsampled(
     Pixels of the four phases of the output see the same pixels of the input, through sums of the kernel's entries: one
     convolution of the small images computes them all.
 
-    Args:
-        images: `[B, H, W, C]`.
-        kernel: `[h, w, C, D]`.
-        *_: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
-        sliced: whether to compute it as in `convolve_slices`.
-        precision: precision of the products, see `jax.lax.dot`.
-        **__: as `*_`.
-
-    Returns:
-        `[B, 2 H, 2 W, D]`.
+    `*_`, `**__`: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
+    `sliced`: whether to compute it as in `convolve_slices`.
     """
     (rows, above), (columns, left) = (_phases(size) for size in kernel.shape[:2])
     # [phase, tap, h], [phase, tap, w] and the kernel to [tap, tap, C, phase, phase, D].
@@ -142,22 +123,10 @@ def convolve_slices(
     The matrix holds shifted slices of the images. Where the strides divide the height and width of the kernel, it holds
     the blocks of s x t pixels, each once, and the products are shifted and added.
 
-    Args:
-        images: `[B, H, W, C]`.
-        kernel: `[h, w, C, D]`.
-        strides: strides along height and width, s and t, in pixels.
-        padding: `SAME`, `VALID`, or pixels before and after each image along height and width.
-        precision: precision of the product, see `jax.lax.dot`.
-        lhs_dilation: dilations of the images, which must be 1.
-        rhs_dilation: dilations of the kernel, which must be 1.
-        feature_group_count: number of groups of channels, which must be 1.
-        **_: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
-
-    Returns:
-        `[B, Y, X, D]`.
-
-    Raises:
-        ValueError: there are dilations or groups.
+    `strides`: s and t, along height and width, in pixels.
+    `padding`: `SAME`, `VALID`, or pixels before and after each image along height and width.
+    `lhs_dilation`, `rhs_dilation`, `feature_group_count`: must be 1.
+    `**_`: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
     """
     if any(dilation != 1 for dilation in (*lhs_dilation, *rhs_dilation)) or feature_group_count != 1:
         raise ValueError("convolutions with dilations or groups are not computed as slices: set sliced=False")

@@ -33,11 +33,7 @@ def to_sphere(x: Array, axis: int = -1) -> Array:
 def project_weights(params: PyTree) -> PyTree:
     """Scale the weights of each unit of a `UnitDense` to norm one; other parameters pass through.
 
-    Args:
-        params: variables of networks, which may be packed, in any containers.
-
-    Returns:
-        The projected parameters.
+    `params`: variables of networks, which may be packed, in any containers.
     """
     if not any(leaf_name(path) == UNIT_KERNEL for path, _ in jax.tree.leaves_with_path(jax.eval_shape(unpack, params))):
         return params

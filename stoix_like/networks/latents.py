@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 
 def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
-    """Draw one-hot vectors with the gradients of the probabilities.
+    """Draw one-hot vectors, float32, with the gradients of the probabilities.
 
         y = one_hot(k) + p - sg(p),  p = softmax(logits),  k ~ p
 
@@ -17,13 +17,6 @@ def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Flo
     nine times as long on a CPU.
 
     Source: Hafner et al. 2021 (DreamerV2), arXiv:2010.02193, algorithm 1.
-
-    Args:
-        key: random key.
-        logits: `[..., K]` unnormalised log-probabilities.
-
-    Returns:
-        `[..., K]` float32.
     """
     probs = jax.nn.softmax(logits.astype(jnp.float32))
     num_classes = probs.shape[-1]

@@ -111,11 +111,6 @@ def simnorm(x: Float[Array, "*batch D"], group_size: int) -> Float[Array, "*batc
     Source: Lavoie et al. 2022, Simplicial Embeddings in Self-Supervised Learning, arXiv:2204.00616; Hansen et al. 2024
     (TD-MPC2), arXiv:2310.16828, equation 5.
 
-    Args:
-        x: `[..., D]`.
-        group_size: entries of each group, which divides D.
-
-    Returns:
-        `[..., D]`.
+    `group_size`: entries of each group, which divides D.
     """
     return jax.nn.softmax(x.reshape(*x.shape[:-1], -1, group_size), axis=-1).reshape(x.shape)

@@ -30,15 +30,9 @@ class Recorded(NamedTuple):
 
 
 def declare(module: nn.Module, layer: nn.Module, outputs: jax.Array) -> jax.Array:
-    """Declare the outputs of units, after the activation function.
+    """Declare the outputs of units, `[..., F]`, after the activation function, and return them.
 
-    Args:
-        module: the module that contains the layer.
-        layer: the dense layer before the activation function.
-        outputs: `[..., F]`.
-
-    Returns:
-        The outputs.
+    `layer`: the dense layer of `module` before the activation function.
     """
     _sow(module, f"{layer.name}_units", outputs)
     return outputs

@@ -117,14 +117,10 @@ class ObservationDecoder(_Coder):
 
     @nn.compact
     def __call__(self, features: Float[Array, "*batch F"]) -> dict[str, Float[Array, "..."]]:
-        """Return predictions, see `decoder_loss`.
+        """Return predictions by name of the entry, see `VIEW` and `decoder_loss`.
 
-        Args:
-            features: `[..., F]`.
-
-        Returns:
-            By name of the entry, see `VIEW`: `[..., *entry]` `symlog` of vectors, flags themselves, images scaled to
-            [0, 1]; `[..., *entry, K]` logits of symbols.
+        `[..., *entry]`: `symlog` of vectors, flags themselves, images scaled to [0, 1].
+        `[..., *entry, K]`: logits of symbols.
         """
         spaces = self._spaces()
         images = {name: space for name, space in spaces.items() if kind_of(space) == IMAGE}
@@ -161,27 +157,17 @@ def decoder_loss(
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 3 and symlog squared error.
 
-    Args:
-        space: the observation space.
-        predictions: the output y of `ObservationDecoder`.
-        agent_view: `[..., *view]`, the observations x.
-
-    Returns:
-        The losses, `[...]`.
+    `predictions`: the output y of `ObservationDecoder`.
+    `agent_view`: `[..., *view]`, the observations x.
     """
     matched = _matched(entries(space, VIEW), agent_view)
     return jnp.asarray(sum(_entry_loss(entry, predictions[name], array) for name, entry, array in matched))
 
 
 def decoded_view(space: ObservationSpace, predictions: dict[str, Float[Array, "..."]]) -> PyTree:
-    """Convert predictions to an observation.
+    """Convert predictions of `ObservationDecoder` to an observation.
 
-    Args:
-        space: the observation space.
-        predictions: the output of `ObservationDecoder`.
-
-    Returns:
-        A tree like `Observation.agent_view`, `[..., *view]` floats in its units; the most likely symbols.
+    Returns a tree like `Observation.agent_view`, `[..., *view]` floats in its units; the most likely symbols.
     """
 
     def decode(space: ObservationSpace, name: str) -> PyTree:

@@ -29,10 +29,7 @@ def batch_grid(batch_shape: tuple[int, ...], index: Any) -> tuple[np.ndarray, ..
 def take(distribution: Any, index: Any, *names: str) -> Any:
     """Return a copy of a distribution at `index` of its batch.
 
-    Args:
-        distribution: the distribution.
-        index: index of the batch axes.
-        *names: the attributes to index, arrays with the batch axes first.
+    `*names`: the attributes to index, arrays with the batch axes first.
     """
     grid = batch_grid(distribution.batch_shape, index)
     taken = copy.copy(distribution)
@@ -44,12 +41,7 @@ def take(distribution: Any, index: Any, *names: str) -> Any:
 def check_value(value: Any, distribution: Any) -> None:
     """Refuse values that would broadcast silently, such as `[B, 1]` against a batch `[B]`.
 
-    Args:
-        value: `[..., *event]`: events, with sample axes before the batch axes, or without batch axes.
-        distribution: the distribution.
-
-    Raises:
-        ValueError: the shape of `value` does not end with an event's, or its batch axes are others.
+    `value`: `[..., *event]`: events, with sample axes before the batch axes, or without batch axes.
     """
     batch, event = distribution.batch_shape, distribution.event_shape
     what = f"the batch shape {tuple(batch)} and the event shape {tuple(event)}"

@@ -61,14 +61,9 @@ class ClippedBeta(distrax.Beta):
 
 
 class AffineBeta(Bounded):
-    """A distribution on (0, 1) stretched to [minimum, maximum].
+    """A distribution of x on (0, 1), such as a `ClippedBeta`, stretched to [minimum, maximum]; see `Bounded`.
 
-        y = minimum + (maximum - minimum) x
-
-    Args:
-        distribution: distribution of x, such as a `ClippedBeta`.
-        minimum: lower end, broadcast against samples; may be traced.
-        maximum: upper end, broadcast against samples; may be traced.
+    y = minimum + (maximum - minimum) x
     """
 
     def _forward(self, x: Array) -> Array:

@@ -75,10 +75,7 @@ class Bounded(distrax.Distribution):
     Constant bounds are stored as Python floats: they are not leaves of the pytree, so `vmap` over a batch of
     distributions does not map over them. Array bounds, which may be traced, are leaves and have the shape of the batch.
 
-    Args:
-        distribution: the distribution to map.
-        minimum: lower end, broadcast against samples; may be traced.
-        maximum: upper end, broadcast against samples; may be traced.
+    `minimum`, `maximum`: the ends, broadcast against samples.
     """
 
     _parameters: ClassVar[tuple[str, ...]] = ("_minimum", "_maximum")

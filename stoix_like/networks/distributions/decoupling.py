@@ -19,13 +19,10 @@ def decouple(pi: Any, b_pi: Any) -> dict[str, Any]:
 
     Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2.2.
 
-    Args:
-        pi: the policy to differentiate.
-        b_pi: the policy that it is compared with, of the same form; its gradient is stopped.
-
-    Returns:
-        Policies by name: with the `mean` and with the `stddev` of `pi` for a normal policy, squashed or not, and `pi`
-        itself, the whole `policy`, for any other.
+    `pi`: the policy to differentiate.
+    `b_pi`: a policy of the same form; its gradient is stopped.
+    Returns policies by name: with the `mean` and with the `stddev` of `pi` for a normal policy, squashed or not, and
+    `pi` itself, the whole `policy`, for any other.
     """
     own, other = _normal(pi), jax.lax.stop_gradient(_normal(b_pi))
     if own is None or other is None:
@@ -34,14 +31,9 @@ def decouple(pi: Any, b_pi: Any) -> dict[str, Any]:
 
 
 def kl_per_dimension(p: Any, q: Any) -> Float[Array, "*batch A"]:
-    """Compute the KL divergence between policies for each entry of an action that is drawn independently.
+    """Compute KL(p || q) in nats, between policies of one form, for each independently drawn entry of an action.
 
-    Args:
-        p: a policy.
-        q: another policy of the same form.
-
-    Returns:
-        `[..., A]` KL(p || q), in nats; A is 1 for a policy with a single draw as action.
+    Returns `[..., A]`; A is 1 for a policy with a single draw as action.
     """
     own, other = _normal(p), _normal(q)
     if own is not None and other is not None:

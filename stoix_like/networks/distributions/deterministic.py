@@ -14,11 +14,7 @@ from stoix_like.utils.jax_utils import prepend_dims
 
 
 class Deterministic(distrax.Distribution):
-    """A distribution with probability one at a single number.
-
-    Args:
-        loc: `[...]`, the numbers.
-    """
+    """A distribution with probability one at a single number `loc`; several numbers are a batch."""
 
     def __init__(self, loc: Float[Array, "*batch"]) -> None:
         self._loc = loc

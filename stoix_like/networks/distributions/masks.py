@@ -21,15 +21,7 @@ def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*bat
     Their probability and gradient are zero. The number is finite so that products with it are never NaN. See
     `legal_actions` for rows without a legal action.
 
-    Args:
-        logits: `[..., A]` unnormalised log-probabilities.
-        action_mask: `[..., A]`, True where an action is legal; None where all are legal.
-
-    Returns:
-        `[..., A]` logits.
-
-    Raises:
-        ValueError: the mask has other axes than the logits, or a row of a concrete one has no legal action.
+    `action_mask`: True where an action is legal; None where all are legal.
     """
     if action_mask is None:
         return logits
@@ -52,16 +44,9 @@ def mix_uniform(
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, world model learning and actor critic learning.
 
-    Args:
-        logits: `[..., A]` unnormalised log-probabilities, see `mask_logits`.
-        mix: share of the uniform distribution, in [0, 1]; may be traced.
-        action_mask: `[..., A]`, True where an action is legal; None where all are legal.
-
-    Returns:
-        `[..., A]` normalised log-probabilities, float32; the lowest finite number where an action is illegal.
-
-    Raises:
-        ValueError: the mask has other axes than the logits, or a row of a concrete one has no legal action.
+    `mix`: share of the uniform distribution, in [0, 1]; may be traced.
+    `action_mask`: see `mask_logits`.
+    Returns normalised log-probabilities, float32; the lowest finite number where an action is illegal.
     """
     check_mask(action_mask, logits)
     legal = None if action_mask is None else legal_actions(action_mask)
@@ -76,9 +61,7 @@ def mean_uniform_entropy(num_actions: int, action_mask: Bool[Array, "*batch A"] 
 
         mean log |legal|
 
-    Args:
-        num_actions: A.
-        action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+    `action_mask`: see `mask_logits`.
     """
     if action_mask is None:
         return math.log(num_actions)
@@ -91,15 +74,7 @@ def legal_actions(action_mask: Bool[Array, "*batch L"], sizes: Sequence[int] | N
     A row without a legal action, such as the final state of some games, is an error. A compiled program cannot raise:
     it treats all actions of such a row as legal.
 
-    Args:
-        action_mask: `[..., L]`, True where an action is legal.
-        sizes: number of actions of each sub-action, `L` in total; None for a single choice among `L` actions.
-
-    Returns:
-        `[..., L]` mask.
-
-    Raises:
-        ValueError: a row of a concrete mask has no legal action.
+    `sizes`: number of actions of each sub-action, `L` in total; None for a single choice among `L` actions.
     """
     if sizes is not None:
         parts = jnp.split(action_mask, np.cumsum(sizes)[:-1], axis=-1)

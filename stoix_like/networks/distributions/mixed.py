@@ -20,9 +20,7 @@ class MixedActionDistribution(distrax.Distribution):
 
         log p(a) = sum_i log p_i(a_i)
 
-    Args:
-        parts: the distributions, one for each of `space.parts`, with equal batch shapes.
-        space: the action space.
+    `parts`: one for each of `space.parts`, with equal batch shapes.
     """
 
     def __init__(self, parts: Sequence[Any], space: Mixed) -> None:

@@ -20,10 +20,8 @@ Normal = distrax.Normal
 class MultivariateNormalDiag(distrax.Distribution):
     """A normal distribution over arrays with independent entries.
 
-    Args:
-        loc: `[..., A]` means.
-        scale_diag: `[..., A]` or `[A]` standard deviations.
-        event_ndims: number of trailing axes of one event: 1 for vectors.
+    `loc`, `scale_diag`: `[..., A]` means, and `[..., A]` or `[A]` standard deviations.
+    `event_ndims`: number of trailing axes of one event: 1 for vectors.
     """
 
     def __init__(self, loc: Float[Array, "..."], scale_diag: Float[Array, "..."], event_ndims: int = 1) -> None:
@@ -110,11 +108,9 @@ class StateDependentNoise(MultivariateNormalDiag):
 
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022), equations 4-6.
 
-    Args:
-        loc: `[..., *action]` means; the action axes are the axes of `noise_scale` after the first.
-        features: `[..., D]` features phi.
-        noise_scale: `[D, *action]` standard deviations of `eps`.
-        min_scale: m, lower limit of the standard deviation, in units of the action.
+    `loc`: mu; the action axes are the axes of `noise_scale`, s, after the first.
+    `features`: phi.
+    `min_scale`: m, lower limit of the standard deviation, in units of the action.
     """
 
     def __init__(

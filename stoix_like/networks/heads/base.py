@@ -46,17 +46,10 @@ class PolicyHead:
 
 
 def mask_argument(head: nn.Module, action_mask: Any) -> dict[str, Any]:
-    """Return an action mask as a keyword argument of a policy head.
+    """Return an action mask as a keyword argument of a policy head, see `PolicyHead` for what it declares.
 
-    Args:
-        head: the head, see `PolicyHead` for what it declares.
-        action_mask: True where an action is legal; None where all are legal.
-
-    Returns:
-        `{"action_mask": action_mask}`; `{}` where the mask is None or the head is only for `Box`.
-
-    Raises:
-        ValueError: a head for discrete actions does not declare `takes_action_mask`.
+    `action_mask`: True where an action is legal; None where all are legal.
+    Returns `{}` where the mask is None or the head is only for `Box`.
     """
     if action_mask is None:
         return {}

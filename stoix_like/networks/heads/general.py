@@ -97,18 +97,7 @@ _POLICY_HEADS = (
 
 
 def policy_head(action_space: Space) -> nn.Module:
-    """Return the default policy head of an action space.
-
-    Args:
-        action_space: the action space.
-
-    Returns:
-        A `CategoricalHead` for `Discrete`, a `MultiDiscreteHead` for `MultiDiscrete`, a squashed normal for a bounded
-        `Box`, a normal for an unbounded `Box`, a `MixedHead` for `Mixed`.
-
-    Raises:
-        TypeError: another type of space.
-    """
+    """Return the default policy head of an action space; for a `Box`, a normal, squashed to bounds if there are any."""
     for head in _POLICY_HEADS:
         if fits(head, action_space):
             return head(**accepted(head, action_facts(action_space)))
@@ -118,15 +107,12 @@ def policy_head(action_space: Space) -> nn.Module:
 def dreamer_policy_head(action_space: Space, uniform_mix: Scalar = 0.01) -> nn.Module:
     """Return the policy head of DreamerV3 for an action space.
 
+    As `policy_head`, but with choices that keep some probability, and a normal policy with bounded mean and deviation
+    for a bounded `Box`.
+
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, actor critic learning.
 
-    Args:
-        action_space: the action space.
-        uniform_mix: probability of a uniformly random choice, for discrete actions.
-
-    Returns:
-        As `policy_head`, but with choices that keep some probability, and a normal policy with bounded mean and
-        deviation for a bounded `Box`.
+    `uniform_mix`: probability of a uniformly random choice, for discrete actions.
     """
     if isinstance(action_space, Mixed):
         return MixedHead(action_space, functools.partial(dreamer_policy_head, uniform_mix=uniform_mix))

@@ -75,15 +75,9 @@ class ImplicitQuantileCriticHead(nn.Module):
     def __call__(
         self, embedding: Embedding, tau: Float[Array, "*batch Q"] | None = None
     ) -> tuple[Float[Array, "*batch_and_quantiles"], Float[Array, "*batch Q"]]:
-        """Return the quantiles.
+        """Return the quantiles, `[..., Q]` or `[..., Q, num_values]`, and their levels in float32.
 
-        Args:
-            embedding: `[..., D]`.
-            tau: `[..., Q]` levels in (0, 1); None draws them from the rng collection `tau`, or spaces them evenly
-                without that collection.
-
-        Returns:
-            Quantiles `[..., Q]` or `[..., Q, num_values]`, and the levels `[..., Q]` in float32.
+        `tau`: levels in (0, 1); None draws them from the rng collection `tau`, or spaces them evenly without it.
         """
         if tau is None and self.has_rng("tau"):
             tau = jax.random.uniform(self.make_rng("tau"), (*embedding.shape[:-1], self.num_quantiles))
@@ -161,17 +155,11 @@ class ImplicitQuantileDiscreteQNetwork(EpsilonGreedyHead):
         epsilon: Epsilon | None = None,
         action_mask: Mask | None = None,
     ) -> tuple[distributions.EpsilonGreedy, Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
-        """Return the policy and its quantiles.
+        """Return the policy, whose `preferences` are the means of the quantiles, the quantiles, and their levels.
 
-        Args:
-            embedding: `[..., D]`.
-            tau: `[..., Q]` levels, see `ImplicitQuantileCriticHead`.
-            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
-            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
-
-        Returns:
-            A distribution over actions `[...]` with `preferences` `[..., A]`, the means of the quantiles; the
-            quantiles `[..., Q, A]`; their levels `[..., Q]`.
+        `tau`: levels, see `ImplicitQuantileCriticHead`.
+        `epsilon`: probability of a random action, a number or one per environment `[N]`; None for the attribute.
+        `action_mask`: True where an action is legal; None where all are legal.
         """
         critic = ImplicitQuantileCriticHead(
             self.num_quantiles, self.action_dim, self.num_cosines, self.kernel_init, self.layer_sizes, self.activation

@@ -20,13 +20,8 @@ def gru_gates(state: Array, from_input: Array, from_state: Array) -> Array:
 
     Source: Cho et al. 2014, arXiv:1406.1078, section 2.3, with r after the product, as in flax.
 
-    Args:
-        state: `[..., H]`, h.
-        from_input: `[..., 3H]`, i.
-        from_state: `[..., 3H]`, s.
-
-    Returns:
-        `[..., H]`, h'.
+    `state`: `[..., H]`, h.
+    `from_input`, `from_state`: `[..., 3H]` each, i and s.
     """
     (i_r, i_z, i_n), (s_r, s_z, s_n) = jnp.split(from_input, 3, axis=-1), jnp.split(from_state, 3, axis=-1)
     r, z = jax.nn.sigmoid(i_r + s_r), jax.nn.sigmoid(i_z + s_z)
@@ -56,14 +51,10 @@ def unroll_gru(cell: nn.GRUCell, state: Array, x: Array, keep: Array) -> Array:
 
     The products with all inputs, and the gradients of the parameters, are computed outside of the loop over time.
 
-    Args:
-        cell: the cell, initialised.
-        state: `[..., H]`, before the first step.
-        x: `[T, ..., D]`, inputs.
-        keep: `[T, ..., 1]` bool: False where an episode starts, which replaces the state before a step by zeros.
-
-    Returns:
-        `[T, ..., H]`, the states after each step.
+    `state`: `[..., H]`, before the first step.
+    `x`: `[T, ..., D]`.
+    `keep`: `[T, ..., 1]` bool: False where an episode starts, which replaces the state before a step by zeros.
+    Returns `[T, ..., H]`, the states after each step.
     """
     return _unroll_gru(*vary_alike(_affine(x, *_gru_layer(cell, "i")), *_gru_layer(cell, "h"), state, keep))
 

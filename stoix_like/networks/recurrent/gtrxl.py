@@ -27,12 +27,7 @@ def encode_distances(num_distances: int, width: int) -> np.ndarray:
 
     Source: Dai et al. 2019, arXiv:1901.02860, section 3.3; Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
 
-    Args:
-        num_distances: number of distances, from 0 on, in steps.
-        width: H.
-
-    Returns:
-        `[num_distances, H]`.
+    `num_distances`: from 0 on, in steps. Returns `[num_distances, width]`, H = `width`.
     """
     frequencies = _LONGEST ** (-np.arange(0, width, 2) / width)
     angles = np.arange(num_distances)[:, None] * frequencies
@@ -44,11 +39,7 @@ def skew(x: Float[Array, "*batch T M"]) -> Float[Array, "*batch T K"]:
 
     Source: Dai et al. 2019, arXiv:1901.02860, appendix B, with rows of one length.
 
-    Args:
-        x: `[..., T, M]`.
-
-    Returns:
-        `[..., T, T + M - 1]`; entries outside of the rows are zero.
+    Returns `[..., T, T + M - 1]`; entries outside of the rows are zero.
     """
     *batch, length, width = x.shape
     padded = jnp.pad(x, [(0, 0)] * (len(batch) + 1) + [(0, length)])

@@ -30,13 +30,9 @@ def linear_recurrence(
 
     Source: Blelloch, Prefix Sums and Their Applications (1990), section 1.4.
 
-    Args:
-        decay: `[T, ..., H]`, a_t; zero resets the state.
-        inputs: `[T, ..., H]`, b_t.
-        initial: `[..., H]`, the state before the first step.
-
-    Returns:
-        `[T, ..., H]`, h_t.
+    `decay`: a; zero resets the state.
+    `inputs`: b.
+    `initial`: h before the first step.
     """
 
     def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -41,17 +41,9 @@ class _Recurrent:
     ) -> tuple[Any, Any]:
         """Process sequences of observations.
 
-        Args:
-            state: `[..., H]`, the state before the first step.
-            observation_done: observations `[T, ...]`, and `[T, ...]`, True where an observation is the first of its
-                episode.
-            head_kwargs: keyword arguments of the head.
-
-        Returns:
-            The state after the last step, and the output of the head for each step.
-
-        Raises:
-            ValueError: the observations have an action mask that the head of a policy does not take.
+        `state`: `[..., H]`, before the first step.
+        `observation_done`: observations `[T, ...]`, and `[T, ...]`, True where one is the first of its episode.
+        Returns the state after the last step, and the output of the head for each step.
         """
         states, output = self.unroll(state, observation_done, head_kwargs, every=len(observation_done[1]))
         return jax.tree.map(lambda states: states[-1], states), output
@@ -213,17 +205,10 @@ def same_body(actor: RecurrentActor, critic: RecurrentCritic | StatelessCritic) 
 def unroll_both(
     actor: RecurrentActor, critic: RecurrentCritic, params: tuple[Any, Any], states: tuple[Any, Any], *inputs: Any
 ) -> tuple[Any, Any]:
-    """Process sequences by two networks of the `same_body`, in one loop over time.
+    """Process sequences by two networks of the `same_body`, in one loop over time; return the outputs of both heads.
 
-    Args:
-        actor: the policy.
-        critic: the value function.
-        params: the parameters of both.
-        states: the states of both before the first step, `[..., H]`.
-        *inputs: observations `[T, ...]`, and `[T, ...]`, True where one is the first of its episode.
-
-    Returns:
-        The outputs of both heads.
+    `states`: `[..., H]` each, before the first step.
+    `*inputs`: observations `[T, ...]`, and `[T, ...]`, True where one is the first of its episode.
     """
     bodies = ({k: v for k, v in tree["params"].items() if k not in ("action_head", "critic_head")} for tree in params)
     body, state = (jax.tree.map(lambda *leaves: jnp.stack(leaves), *pair) for pair in (bodies, states))

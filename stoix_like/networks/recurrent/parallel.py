@@ -49,15 +49,10 @@ class ParallelCell(nn.Module):
     ) -> Unrolled:
         """Process sequences.
 
-        Args:
-            state: the state before the first step.
-            inputs: `[T, ..., D]`.
-            resets: `[T, ...]`, True where an input is the first of its episode and the state is reset before it.
-            every: E, steps between two of the states that are returned; the first of them is that after E steps.
-            next_inputs: `[T, ..., D]`, the inputs of the steps that follow in the same episodes, if they are needed.
-
-        Returns:
-            States, outputs, and the outputs of the further steps.
+        `state`: before the first step.
+        `resets`: True where an input is the first of its episode and the state is reset before it.
+        `every`: E, steps between two of the states that are returned; the first of them is that after E steps.
+        `next_inputs`: the inputs of the steps that follow in the same episodes; None if they are not needed.
         """
         raise NotImplementedError
 

@@ -42,11 +42,8 @@ def hippo_eigenvalues(size: int) -> np.ndarray:
 
     Source: Smith et al. 2023, arXiv:2208.04933, appendix B.1.1.
 
-    Args:
-        size: P, an even number of rows.
-
-    Returns:
-        `[P / 2]`, the eigenvalues -1/2 + i m with m > 0, ascending; the others are their complex conjugates.
+    `size`: P, an even number of rows.
+    Returns `[P / 2]`, the eigenvalues -1/2 + i m with m > 0, ascending; the others are their complex conjugates.
     """
     from scipy import special  # takes a while, which other networks save
 
@@ -64,11 +61,7 @@ def hippo_eigenvectors(size: int) -> np.ndarray:
 
         v_n = (-1)^n exp(-2i sum_{j < n} atan(2m / r_j^2)) / (r_n (1/2 + i m / r_n^2))   but for their length
 
-    Args:
-        size: P, an even number of rows.
-
-    Returns:
-        `[P, P / 2]`, columns of length one.
+    `size`: P, an even number of rows. Returns `[P, P / 2]`, columns of length one.
     """
     squares = (2.0 * np.arange(size) + 1.0)[:, None]
     ratio = hippo_eigenvalues(size).imag / squares

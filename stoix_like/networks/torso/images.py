@@ -78,18 +78,9 @@ class CNNTorso(nn.Module):
 def as_images(
     observation: Shaped[Array, "*batch_and_image"], channel_first: bool = False, has_channels: bool = True
 ) -> Float[Array, "*batch H W C"]:
-    """Convert images to floats with the channels last.
+    """Convert images to floats with the channels last, uint8 scaled from 0 … 255 to [0, 1].
 
-    Args:
-        observation: `[..., H, W, C]`, `[..., C, H, W]` or `[..., H, W]`.
-        channel_first: whether the channel axis comes before height and width.
-        has_channels: whether there is a channel axis.
-
-    Returns:
-        `[..., H, W, C]` floats, uint8 scaled from 0 … 255 to [0, 1].
-
-    Raises:
-        ValueError: the observation has too few axes for an image.
+    `observation`: `[..., H, W, C]`, `[..., C, H, W]` or `[..., H, W]`.
     """
     x = jnp.asarray(observation)
     if not has_channels:
@@ -141,17 +132,7 @@ class GridTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_grid"]) -> Float[Array, "*batch F"]:
-        """Return the embedding.
-
-        Args:
-            observation: `[..., H, W, C]` integers.
-
-        Returns:
-            `[..., hidden_sizes[-1]]`.
-
-        Raises:
-            ValueError: the observation has no integers, or the number of symbols is unknown.
-        """
+        """Return the embedding, `[..., hidden_sizes[-1]]`, of integers `[..., H, W, C]`."""
         if not jnp.issubdtype(observation.dtype, jnp.integer):
             raise ValueError(
                 f"observations of type {observation.dtype} are not symbols: choose network=cnn, or normalise none"

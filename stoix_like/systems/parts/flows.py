@@ -55,11 +55,7 @@ def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
 
     Source: Kozachenko & Leonenko 1987, "Sample estimate of the entropy of a random vector".
 
-    Args:
-        samples: `[M, B, D]`, M samples of each of B distributions.
-
-    Returns:
-        `[B]`.
+    `samples`: `[M, B, D]`, M samples of each of B distributions. Returns `[B]`.
     """
     number, _, dims = samples.shape
     squares = jnp.sum(jnp.square(samples[:, None] - samples[None]), axis=-1)
