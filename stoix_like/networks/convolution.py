@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.linear import default_kernel_init
 from jaxtyping import Array, Float
 
 from stoix_like.utils.accelerate.platform import on_cpu, on_gpu
@@ -18,18 +19,27 @@ from stoix_like.utils.accelerate.stored import stored
 
 
 def make_convolution(
-    channels: int, kernel: tuple[int, ...], strides: tuple[int, ...] = (1, 1), sliced: bool | None = None, **kwargs: Any
+    channels: int,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...] = (1, 1),
+    sliced: bool | None = None,
+    *,
+    dtype: Any = None,
+    kernel_init: Callable[..., Array] = default_kernel_init,
+    padding: str | Sequence[tuple[int, int]] = "SAME",
 ) -> nn.Conv:
     """Build a convolution of images; its parameters and outputs do not depend on how it is computed.
 
     `kernel`, `strides`: along height and width, in pixels.
     `sliced`: whether to compute it as in `convolve_slices`; None for CPUs only, where XLA runs the gradients of its own
     convolutions in a single thread inside loops.
-    `**kwargs`: other arguments of `nn.Conv`.
+    `dtype`, `kernel_init`, `padding`: see `nn.Conv`.
     """
     sliced = on_cpu() if sliced is None else sliced
     convolve = convolve_slices if sliced else convolve_symmetrically if on_gpu() else None
-    return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve, **kwargs)
+    return nn.Conv(
+        channels, kernel, strides, padding, dtype=dtype, kernel_init=kernel_init, conv_general_dilated=convolve
+    )
 
 
 def make_upsampling_convolution(
@@ -111,9 +121,6 @@ def convolve_slices(
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     precision: Any = None,
-    lhs_dilation: Sequence[int] = (),
-    rhs_dilation: Sequence[int] = (),
-    feature_group_count: int = 1,
     **_: Any,
 ) -> Float[Array, "B Y X D"]:
     """Compute a convolution as one product of a matrix and the kernel.
@@ -125,11 +132,8 @@ def convolve_slices(
 
     `strides`: s and t, along height and width, in pixels.
     `padding`: `SAME`, `VALID`, or pixels before and after each image along height and width.
-    `lhs_dilation`, `rhs_dilation`, `feature_group_count`: must be 1.
-    `**_`: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
+    `**_`: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them without dilations and groups.
     """
-    if any(dilation != 1 for dilation in (*lhs_dilation, *rhs_dilation)) or feature_group_count != 1:
-        raise ValueError("convolutions with dilations or groups are not computed as slices: set sliced=False")
     height, width = kernel.shape[:2]
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(images.shape[1:3], (height, width), strides, padding)

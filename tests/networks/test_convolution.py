@@ -66,13 +66,6 @@ def test_slices_accept_any_number_of_leading_axes(shape):
     assert_close(*outputs(np.random.default_rng(0).normal(size=shape)))
 
 
-@pytest.mark.parametrize("arguments", [{"kernel_dilation": 2}, {"feature_group_count": 2}])
-def test_slices_refuse_dilations_and_groups(arguments):
-    convolution = make_convolution(4, (3, 3), sliced=True, **arguments)
-    with pytest.raises(ValueError, match="dilations or groups are not computed as slices: set sliced=False"):
-        jax.eval_shape(convolution.init, KEY, np.zeros((1, 6, 6, 2)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("torso", "arguments"),
