@@ -48,6 +48,6 @@ def test_heads_are_listed_where_a_system_takes_them():
     declared = {head: part.outputs for head, part in choices("head").items() if hasattr(part, "outputs")}
     assert {(heads[head].removeprefix("network."), declared[head]) for head in heads.keys() & declared} <= taken
     left_out = {head.rpartition(".")[2] for head in choices("head").keys() - heads}
-    # An array of any shape, a head of two others, and quantiles at any levels of one value: no system takes them.
-    assert left_out == {"LinearHead", "PolicyValueHead", "ImplicitQuantileCriticHead"}
+    # An array of any shape, and a head of two others: no system takes them.
+    assert left_out == {"LinearHead", "PolicyValueHead"}
     assert heads["stoix_like.networks.heads.DistributionalContinuousQNetwork"].endswith(".critic_head")

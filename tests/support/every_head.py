@@ -34,7 +34,6 @@ HEADS = {
     "symexp_critic": (heads.SymexpCriticHead(5), [()]),
     "discrete_valued": (heads.DiscreteValuedTfpHead(-1.0, 1.0, 5, (2,)), [(2,)]),
     "quantile_critic": (heads.QuantileCriticHead(7), [(7,), (7,)]),
-    "implicit_quantile_critic": (heads.ImplicitQuantileCriticHead(7, layer_sizes=(8,)), [(7,), (7,)]),
     "q": (heads.DiscreteQNetworkHead(3), [()]),
     "noisy": (heads.NoisyDiscreteQNetworkHead(**Q), [()]),
     "noisy_dueling": (heads.NoisyDuelingQNetwork(**Q, layer_sizes=(8,)), [()]),
@@ -44,7 +43,7 @@ HEADS = {
     "rainbow": (heads.NoisyDistributionalDuelingQNetwork(**Q, **ATOMS, layer_sizes=(8,)), [(), (3, 5), (5,)]),
     "d4pg": (heads.DistributionalContinuousQNetwork(**ATOMS), [(), (5,), (5,)]),
     "qr_dqn": (heads.QuantileDiscreteQNetwork(**Q, num_quantiles=7), [(), (7, 3)]),
-    "iqn": (heads.ImplicitQuantileDiscreteQNetwork(**Q, num_quantiles=7), [(), (7, 3), (7,)]),
+    "iqn": (heads.ImplicitQuantileDiscreteQNetwork(**Q, num_quantiles=7, layer_sizes=(8,)), [(), (7, 3), (7,)]),
     "discovered": (
         heads.DiscoveredHead(3, num_predictions=5, num_atoms=7, lstm_size=4, layer_sizes=(8,)),
         [(), (5,), (3, 5), (3, 7), (3, 3)],

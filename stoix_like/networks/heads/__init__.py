@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         NoisyDuelingQNetwork,
     )
     from stoix_like.networks.heads.quantiles import (
-        ImplicitQuantileCriticHead,
         ImplicitQuantileDiscreteQNetwork,
         QuantileCriticHead,
         QuantileDiscreteQNetwork,
@@ -92,7 +91,6 @@ __all__ = [
     "HypersphericalCategoricalCriticHead",
     "HypersphericalCriticHead",
     "HypersphericalPolicyHead",
-    "ImplicitQuantileCriticHead",
     "ImplicitQuantileDiscreteQNetwork",
     "LinearHead",
     "Mask",

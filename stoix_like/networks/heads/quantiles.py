@@ -17,12 +17,7 @@ from jaxtyping import Array, Float
 from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, dense
 from stoix_like.networks.heads.q_networks import EpsilonGreedyHead, epsilon_greedy
-from stoix_like.networks.requirements import (
-    ACTION_VALUE_ANY_QUANTILES,
-    ACTION_VALUE_QUANTILES,
-    VALUE_ANY_QUANTILES,
-    VALUE_QUANTILES,
-)
+from stoix_like.networks.requirements import ACTION_VALUE_ANY_QUANTILES, ACTION_VALUE_QUANTILES, VALUE_QUANTILES
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import prepend_dims
@@ -53,7 +48,7 @@ class QuantileCriticHead(nn.Module):
 
 
 class ImplicitQuantileCriticHead(nn.Module):
-    """Quantiles at any levels, of one value or of one per action.
+    """Quantiles of action values at any levels, for `ImplicitQuantileDiscreteQNetwork`.
 
         z_tau = f(x * relu(V cos(pi i tau) + b)),   i = 0 … num_cosines - 1
 
@@ -62,10 +57,8 @@ class ImplicitQuantileCriticHead(nn.Module):
     with only the last, the quantiles of all inputs would be combinations of the same functions of the level.
     """
 
-    outputs: ClassVar[str | None] = VALUE_ANY_QUANTILES
-
-    num_quantiles: int = 64  # number of levels where none are passed
-    num_values: int | None = None  # number of actions; None for a single value
+    num_quantiles: int  # number of levels where none are passed
+    num_values: int  # number of actions
     num_cosines: int = 64  # number of cosine features of a level
     kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
     layer_sizes: Sequence[int] = ()  # width of each layer of f before the last one, in units
@@ -74,14 +67,12 @@ class ImplicitQuantileCriticHead(nn.Module):
     @nn.compact
     def __call__(
         self, embedding: Embedding, tau: Float[Array, "*batch Q"] | None = None
-    ) -> tuple[Float[Array, "*batch_and_quantiles"], Float[Array, "*batch Q"]]:
-        """Return the quantiles, `[..., Q]` or `[..., Q, num_values]`, and their levels in float32.
+    ) -> tuple[Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
+        """Return the quantiles, `[..., Q, num_values]`, and their levels in float32.
 
-        `tau`: levels in (0, 1); None draws them from the rng collection `tau`, or spaces them evenly without it.
+        `tau`: levels in (0, 1); None spaces them evenly.
         """
-        if tau is None and self.has_rng("tau"):
-            tau = jax.random.uniform(self.make_rng("tau"), (*embedding.shape[:-1], self.num_quantiles))
-        elif tau is None:
+        if tau is None:
             # The same levels for all inputs: they are embedded once.
             tau = prepend_dims(jnp.asarray(quantile_levels(self.num_quantiles)), embedding.ndim)
         # Always in float32: in bfloat16 the angles of the high frequencies would be off by whole turns.
@@ -89,9 +80,8 @@ class ImplicitQuantileCriticHead(nn.Module):
         frequencies = jnp.arange(self.num_cosines, dtype=jnp.float32)
         cosines = _cos_pi(tau[..., None] * prepend_dims(frequencies, tau.ndim + 1))
         level = jax.nn.relu(dense(cosines.astype(embedding.dtype), (embedding.shape[-1],), self.kernel_init))
-        values = () if self.num_values is None else (self.num_values,)
         layers = MLPTorso(self.layer_sizes, self.activation, kernel_init=self.kernel_init)
-        quantiles = dense(layers(embedding[..., None, :] * level), values, self.kernel_init)
+        quantiles = dense(layers(embedding[..., None, :] * level), (self.num_values,), self.kernel_init)
         return quantiles, jnp.broadcast_to(tau, quantiles.shape[: embedding.ndim])
 
 

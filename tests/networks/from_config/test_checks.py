@@ -133,8 +133,8 @@ def test_values_that_do_not_fit_custom_modules_are_refused(arguments, message):
     [
         ("torso.ResNetTorso", "hidden_size", 0),
         ("torso.MLPTorso", "layer_sizes", [64, -1]),
-        ("heads.ImplicitQuantileCriticHead", "num_cosines", 0),
-        ("heads.ImplicitQuantileCriticHead", "num_values", 0),
+        ("torso.GridTorso", "num_symbols", 0),
+        ("heads.ImplicitQuantileDiscreteQNetwork", "num_cosines", 0),
         ("heads.LinearHead", "output_dim", 0),
     ],
 )
@@ -145,8 +145,8 @@ def test_sizes_out_of_range_are_refused(target, name, size):
 
 
 def test_optional_sizes_may_be_none():
-    plain = {"head": {"_target_": HEADS + "ImplicitQuantileCriticHead", "num_values": None}}
-    assert build_networks(plain, DISCRETE).head.num_values is None
+    plain = {"torso": {"_target_": "stoix_like.networks.torso.GridTorso", "num_symbols": None}}
+    assert build_networks(plain, DISCRETE).torso.num_symbols is None
 
 
 @pytest.mark.parametrize(
