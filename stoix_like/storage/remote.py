@@ -30,7 +30,7 @@ from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, nor
 
 # What a directory ends with that holds an incomplete copy of a checkpoint.
 PARTIAL = ".partial"
-# Files of which one of an earlier copy would be taken for a part of the run.
+# Files that would be taken for parts of the run if an earlier copy had one.
 _OF_ONE_RUN = (CONFIG, ENVIRONMENT, METRICS, UPDATES, SUMMARY, FAILURE)
 # A run may replace a checkpoint while it is copied.
 _ATTEMPTS = 3

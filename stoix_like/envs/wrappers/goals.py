@@ -15,7 +15,7 @@ from stoix_like.envs.spaces import Box, Dict
 from stoix_like.envs.wrappers.base import StatefulWrapper, with_view
 from stoix_like.utils.jax_utils import fold_in_each
 
-# Folded into the keys of resets, of which environments split their own.
+# Folded into the keys of resets, which environments split themselves.
 _GOAL_STREAM = 0x60A1
 
 

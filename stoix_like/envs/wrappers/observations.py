@@ -269,7 +269,7 @@ def _float_bounds(space: Any) -> list[np.ndarray]:
 def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:
     """Return the box of views from `space` after `reshape`."""
     if not isinstance(space, Box):
-        raise ConfigError(f"observation_space={space} is not a Box: choose one of its entries first")
+        raise ConfigError(f"observation_space={space} is not a Box: observe a one-hot vector, or one of its entries")
     bounds = (np.broadcast_to(_bound(bound, space.dtype), space.shape) for bound in (space.low, space.high))
     low, high = (reshape(bound) for bound in bounds)
     return Box(low, high, low.shape, space.dtype)
