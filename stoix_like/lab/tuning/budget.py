@@ -166,10 +166,7 @@ class _Stopwatch(Callback):
 
 
 def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: int, beside: Path) -> Cost:
-    """Train a population of random settings for a few seconds, in a directory that is removed.
-
-    `beside`: the directory of the search, whose disk is timed, too.
-    """
+    """Train a population of random settings for a few seconds, in a directory that is removed, on the disk `beside`."""
     rng = np.random.default_rng(0)
     columns = {parameter.key: rng.permutation(parameter.grid(slots)) for parameter in parameters}
     settings = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

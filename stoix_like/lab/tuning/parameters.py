@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -12,7 +13,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from stoix_like.errors import ConfigError, listed, nearest
 from stoix_like.foreign_keys import rows_of
-from stoix_like.run.population.members import ends
 
 KEY = "sweep.space"
 FORMS = ("uniform", "log_uniform", "int", "log_int", "choice")
@@ -87,8 +87,10 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
             raise ConfigError(f"{where} needs a list of values, such as {{choice: [0.1, 0.2]}}")
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
         return Parameter(key, CategoricalDistribution(values), _is_float(key, floats) and numbers)
+    low, high = _ends(values, where)
     log = form.startswith("log_")
-    low, high = ends(f"{KEY}.{name}.{form}", values, above_zero=log)
+    if log and low <= 0.0:
+        raise ConfigError(f"{where} must start above 0")
     if form.endswith("int"):
         if low != int(low) or high != int(high):
             raise ConfigError(f"{where} needs two integers")
@@ -100,3 +102,12 @@ def _parameter(name: str, given: Any, known: Collection[str], floats: Collection
 
 def _is_float(key: str, floats: Collection[str]) -> bool:
     return key.startswith("system.") and key.removeprefix("system.") in floats
+
+
+def _ends(values: Any, where: str) -> tuple[float, float]:
+    numbers = isinstance(values, list | tuple) and all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) for value in values
+    )
+    if not numbers or len(values) != 2 or not values[0] < values[1]:
+        raise ConfigError(f"{where} needs two numbers, the lower one first")
+    return float(values[0]), float(values[1])

@@ -33,7 +33,7 @@ def test_ranges_of_a_space():
         ({"actr_lr": {"uniform": [0, 1]}}, "did you mean 'actor_lr'"),
         ({"actor_lr": {"unifrm": [0, 1]}}, "must be one of"),
         ({"actor_lr": [0.1, 0.2]}, "must be one of"),
-        ({"actor_lr": {"uniform": [1, 0]}}, r"uniform=\[1, 0\] must be \[low, high\] with low <= high"),
+        ({"actor_lr": {"uniform": [1, 0]}}, "two numbers, the lower one first"),
         ({"actor_lr": {"log_uniform": [0, 1]}}, "must start above 0"),
         ({"actor_lr": {"choice": []}}, "needs a list of values"),
         ({"epochs": {"uniform": [1, 4]}}, "use int, log_int or choice"),
