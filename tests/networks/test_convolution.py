@@ -66,6 +66,12 @@ def test_slices_accept_any_number_of_leading_axes(shape):
     assert_close(*outputs(np.random.default_rng(0).normal(size=shape)))
 
 
+@pytest.mark.parametrize("arguments", [{"kernel_dilation": 2}, {"feature_group_count": 2}])
+def test_slices_refuse_dilations_and_groups(arguments):
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        make_convolution(4, (3, 3), sliced=True, **arguments)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("torso", "arguments"),

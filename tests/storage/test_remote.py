@@ -63,12 +63,14 @@ def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_pa
 def test_a_copy_keeps_nothing_of_the_run_that_was_there_before(tmp_path, run, store):
     """A description of other environments would give policies other actions."""
     copy(run)
-    # As of a run that was killed before its records were copied.
-    del store["/bucket/run/metrics.jsonl"]
     target = tmp_path / "copy"
     target.mkdir()
-    for name in ("environment.json", "metrics.jsonl", "updates.jsonl", "failure.txt"):
+    for name in ("environment.json", "updates.jsonl", "failure.txt"):
         (target / name).write_text("of another run")
+    remote.fetch(ADDRESS, target)
+    assert {name for name in files(target) if "/" not in name} == {"config.yaml", "metrics.jsonl", "summary.json"}
+    # As of a run that was killed before its records were copied.
+    del store["/bucket/run/metrics.jsonl"]
     remote.fetch(ADDRESS, target)
     assert {name for name in files(target) if "/" not in name} == {"config.yaml", "summary.json"}
 

@@ -124,7 +124,7 @@ def tune(
     started = time.perf_counter()
     if slots is not None and slots < 2:
         raise ConfigError(f"slots={slots} must be at least 2: the search compares settings")
-    given = with_search(to_overrides(overrides), [] if config_dir is None else [config_dir])
+    given = with_search(to_overrides(overrides), [] if config_dir is None else [Path(config_dir).expanduser()])
     check_given_once(given, system=system, env=env)
     check_overrides(given, "--out", launches=False)
     chosen = _environment(env)

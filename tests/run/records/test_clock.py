@@ -12,13 +12,15 @@ from support.composed import compose_config
 
 
 def test_phases_within_others_are_not_counted_twice(monkeypatch):
-    times = iter([0.0, 1.0, 3.0, 6.0, 10.0])
+    times = iter([0.0, 1.0, 3.0, 6.0, 10.0, 25.0, 40.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     clock = Clock()
     with clock("a"), clock("b"):  # a from 0 to 1, b from 1 to 3, a from 3 to 6
         pass
+    with clock("a"):
+        clock.add({"c": 1.0})  # as part of a from 10 to 25
     clock.add({"a": 100.0})
-    assert clock.read() == {"a": 100.0 + 1.0 + 3.0, "b": 2.0}
+    assert clock.read() == {"a": 100.0 + 1.0 + 3.0 + 15.0, "b": 2.0, "c": 1.0}
 
 
 @pytest.mark.slow
