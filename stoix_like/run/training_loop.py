@@ -388,12 +388,7 @@ class TrainingLoop:
         """Record an evaluation, which ends its interval, and tell the callbacks."""
         self.progress.end_interval()
         self.history.append(
-            {
-                "env_steps": self.env_steps,
-                "updates": self.progress.updates,
-                "wall_seconds": self._elapsed(),
-                **metrics,
-            }
+            {"env_steps": self.env_steps, "updates": self.progress.updates, "wall_seconds": self._elapsed(), **metrics}
         )
         if self._callbacks:
             with self.clock("callbacks"):

@@ -30,7 +30,7 @@ from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, nor
 
 # What a directory ends with that holds an incomplete copy of a checkpoint.
 PARTIAL = ".partial"
-# Files that would be taken for parts of the run if an earlier copy had one.
+# Files of a run besides its checkpoints: what an earlier copy has of them would be taken for parts of a later one.
 _OF_ONE_RUN = (CONFIG, ENVIRONMENT, METRICS, UPDATES, SUMMARY, FAILURE)
 # A run may replace a checkpoint while it is copied.
 _ATTEMPTS = 3
@@ -174,7 +174,7 @@ def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
         parts = PurePosixPath(name).parts
         if parts[0] == CHECKPOINTS:
             return bool(items) and parts[2] in inside
-        return parts[-1] in (CONFIG, ENVIRONMENT, METRICS, UPDATES, SUMMARY, FAILURE)
+        return parts[-1] in _OF_ONE_RUN
 
     target = _cache("read", run_dir)
     with _copying_to(target):

@@ -14,16 +14,8 @@ REFUSED = [
     ("ddpg/ff_d4pg", f"{BOX} system.vmin=3 system.vmax=2", "vmin=3.0 must be less than system.vmax=2.0"),
     ("ddpg/ff_d4pg", f"{BOX} arch.population.hyperparams={{vmin:[-100,1]}} system.vmax=0", "member 1: .*vmin=1.0 must"),
     ("ddpg/ff_ddpg", "env=probe/policy", "system=ddpg/ff_ddpg does not fit the 2 discrete actions of probe"),
-    (
-        "ddpg/ff_td3",
-        f"{BOX} system.chunk=5 system.max_exploration_noise=1",
-        "max_exploration_noise=1.0 .*null",
-    ),
-    (
-        "sac/ff_sac",
-        f"{BOX} system.chunk=5 system.n_step=3",
-        "n_step=3 does not fit system.chunk=5, .* use 1",
-    ),
+    ("ddpg/ff_td3", f"{BOX} system.chunk=5 system.max_exploration_noise=1", "max_exploration_noise=1.0 .*null"),
+    ("sac/ff_sac", f"{BOX} system.chunk=5 system.n_step=3", "n_step=3 does not fit system.chunk=5, .* use 1"),
     ("ddpg/ff_td3", f"{BOX} system.critic_bc_coef=1", "critic_bc_coef=1.0 needs the action after every step"),
     ("offline/bc", "", "use arch=offline system.data=FILE, or system.teacher=RUN_DIR"),
     ("ppo/ff_ppo", "system.intrinsic=gail", "set both, or neither"),

@@ -77,13 +77,7 @@ def total(analysis: Any) -> int:
 
 
 def check_estimate(
-    config: RunConfig,
-    plan: Plan,
-    mesh: Mesh,
-    num_members: int,
-    space: ObservationSpace,
-    shapes: Shapes,
-    available: int,
+    config: RunConfig, plan: Plan, mesh: Mesh, num_members: int, space: ObservationSpace, shapes: Shapes, available: int
 ) -> tuple[str, ...]:
     """Report the size of the replay buffer, and refuse a run if only its arrays need more memory than its devices have.
 

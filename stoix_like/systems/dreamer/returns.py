@@ -50,8 +50,6 @@ def replayed_returns(entries: Stream, value: jax.Array, gamma: Scalar, lambda_: 
     """
     discount = gamma * (1.0 - entries.terminated[1:])
     returns = batch_lambda_returns(
-        *(entries.reward[1:], discount, value[1:], lambda_),
-        time_major=True,
-        truncation_t=entries.is_last[1:],
+        *(entries.reward[1:], discount, value[1:], lambda_), time_major=True, truncation_t=entries.is_last[1:]
     )
     return returns, ~entries.is_last[:-1]

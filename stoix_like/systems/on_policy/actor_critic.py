@@ -187,10 +187,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 
 def make_parts(
-    config: Any,
-    spec: SystemSpec,
-    networks: ActorCriticNetworks | None = None,
-    transform: Transform | None = None,
+    config: Any, spec: SystemSpec, networks: ActorCriticNetworks | None = None, transform: Transform | None = None
 ) -> dict[str, Any]:
     """Return the attributes of an `OnPolicyActorCritic` without advantages, by default feed-forward with Adam."""
     optimiser = config.gradients.optimiser

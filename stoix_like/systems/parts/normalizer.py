@@ -42,11 +42,7 @@ class Normalizer(NamedTuple):
 
 
 def make_normalizer(
-    enabled: bool,
-    axes: Axes,
-    max_abs_value: float = MAX_ABS_VALUE,
-    min_std: float = MIN_STD,
-    data: Data | None = None,
+    enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VALUE, min_std: float = MIN_STD, data: Data | None = None
 ) -> Normalizer:
     """Build a normaliser, or the identity with an empty state."""
     if not enabled:

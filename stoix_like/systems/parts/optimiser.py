@@ -66,12 +66,7 @@ class Gradients(Part):
 
 
 def make_optimiser(
-    config: Any,
-    spec: SystemSpec,
-    lr: Scalar,
-    period: int = 1,
-    transform: Transform | None = None,
-    b1: Scalar = 0.9,
+    config: Any, spec: SystemSpec, lr: Scalar, period: int = 1, transform: Transform | None = None, b1: Scalar = 0.9
 ) -> optax.GradientTransformation:
     """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 

@@ -23,10 +23,7 @@ class SupportsKL(Protocol):
 
 
 def ppo_clip_loss_per_example(
-    pi_log_prob_t: Float[Array, "*B"],
-    b_pi_log_prob_t: Float[Array, "*B"],
-    gae_t: Float[Array, "*B"],
-    epsilon: Scalar,
+    pi_log_prob_t: Float[Array, "*B"], b_pi_log_prob_t: Float[Array, "*B"], gae_t: Float[Array, "*B"], epsilon: Scalar
 ) -> Float[Array, "*B"]:
     """Compute the clipped surrogate policy loss.
 

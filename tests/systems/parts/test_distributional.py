@@ -22,8 +22,7 @@ def test_a_temperature_worth_more_than_the_support_is_noted(overrides, key, wort
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [["system=sac/ff_sac_c51"], ["+experiment=_simba_v2"], ["+experiment=_xqc"], ["system=reppo/ff_reppo"]],
+    "overrides", [["system=sac/ff_sac_c51"], ["+experiment=_simba_v2"], ["+experiment=_xqc"], ["system=reppo/ff_reppo"]]
 )
 def test_a_temperature_that_fits_the_support_is_not_noted(overrides):
     """One action with the temperature and discount of SimBaV2: 0.01 ln 2 / (1 - 0.995) = 1.4, below 5."""

@@ -210,11 +210,7 @@ SACT = TypeVar("SACT", bound=SAC[Any])
 
 
 def make_variant(
-    config: BaseConfig,
-    spec: SystemSpec,
-    algorithm: type[SACT],
-    critic_head: Any = None,
-    b1: Scalar = 0.9,
+    config: BaseConfig, spec: SystemSpec, algorithm: type[SACT], critic_head: Any = None, b1: Scalar = 0.9
 ) -> SACT:
     """Build SAC or a variant, which may have another head of critics, and another decay of means in Adam."""
     ensemble = config.find_part(TargetCritics)
