@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
 
@@ -57,7 +58,8 @@ def policy_slice(taken: Slice, *, of: int | None = None, deviation: bool = False
         return _finish(axes, taken)
     probabilities = taken.found.probabilities
     if of is not None:
-        _colour(axes, taken, probabilities[..., of], f"probability of {action_names(taken.policy)[of]}", (0.0, 1.0))
+        name = f"probability of {action_names(taken.policy)[of]}"
+        _colour(axes, taken, probabilities[..., of], name, vmin=0.0, vmax=1.0)
     else:
         _colour_actions(axes, taken, probabilities.argmax(axis=-1))
     return _finish(axes, taken)
@@ -245,35 +247,24 @@ def _draw_entry(axes: Axes, taken: Slice, entry: int) -> None:
     axes.plot(taken.grids[0], action, color=_COLORS[0])
     if taken.found.deviation is not None:
         deviation = _entries(taken, taken.found.deviation)[..., entry]
-        axes.fill_between(
-            taken.grids[0], action - deviation, action + deviation, color=_COLORS[0], alpha=0.2, linewidth=0
-        )
+        ends = action - deviation, action + deviation
+        axes.fill_between(taken.grids[0], *ends, color=_COLORS[0], alpha=0.2, linewidth=0)
     axes.set_ylabel(action_names(taken.policy)[entry])
 
 
-def _colour(
-    axes: Axes, taken: Slice, values: np.ndarray, label: str, limits: tuple[float, float] | None = None
-) -> None:
-    low, high = limits or (None, None)
-    shown = axes.imshow(
-        values.T, origin="lower", aspect="auto", extent=_extent(taken), cmap="viridis", vmin=low, vmax=high
-    )
+def _image(axes: Axes, taken: Slice, values: np.ndarray, **options: Any) -> AxesImage:
+    return axes.imshow(values.T, origin="lower", aspect="auto", extent=_extent(taken), **options)
+
+
+def _colour(axes: Axes, taken: Slice, values: np.ndarray, label: str, **limits: float) -> None:
+    shown = _image(axes, taken, values, cmap="viridis", **limits)
     axes.figure.colorbar(shown, ax=axes, label=label)
 
 
 def _colour_actions(axes: Axes, taken: Slice, actions: np.ndarray) -> None:
     names = action_names(taken.policy)
     colors = ListedColormap([_COLORS[action % len(_COLORS)] for action in range(len(names))])
-    axes.imshow(
-        actions.T,
-        origin="lower",
-        aspect="auto",
-        extent=_extent(taken),
-        cmap=colors,
-        vmin=-0.5,
-        vmax=len(names) - 0.5,
-        interpolation="nearest",
-    )
+    _image(axes, taken, actions, cmap=colors, vmin=-0.5, vmax=len(names) - 0.5, interpolation="nearest")
     patches = [Patch(color=colors(action), label=names[action]) for action in np.unique(actions)]
     _legend(axes, handles=patches, title="most likely")
 
@@ -285,10 +276,9 @@ def _legend(axes: Axes, **options: Any) -> None:
 
 def _extent(taken: Slice) -> tuple[float, float, float, float]:
     """Return the edges of the outer cells; their centres are the ends of the grids."""
-    (left, right), (bottom, top) = (
-        (grid[0] - 0.5 * (grid[1] - grid[0]), grid[-1] + 0.5 * (grid[1] - grid[0])) for grid in taken.grids
-    )
-    return left, right, bottom, top
+    x, y = taken.grids
+    half_x, half_y = 0.5 * (x[1] - x[0]), 0.5 * (y[1] - y[0])
+    return x[0] - half_x, x[-1] + half_x, y[0] - half_y, y[-1] + half_y
 
 
 def _finish(axes: Axes, taken: Slice) -> Axes:
@@ -313,5 +303,7 @@ def _figure(taken: Slice, panels: Sequence[Any]) -> Figure:
     held = ", ".join(f"{name} {value:.3g}" for name, value in taken.held.items())
     # About eleven characters of a title are an inch wide.
     others = textwrap.fill(f"others: {held}", int(11 * figure.get_figwidth())) if held else ""
-    figure.suptitle(f"{taken.policy.title}, {taken.policy.env_steps:,} steps" + (f"\n{others}" if others else ""))
+    title, left_out = f"{taken.policy.title}, {taken.policy.env_steps:,} steps", len(panels) - _MAX_PANELS
+    cut = f", {left_out} more panels left out" if left_out > 0 else ""
+    figure.suptitle(title + cut + (f"\n{others}" if others else ""))
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 import shlex
 import typing
@@ -86,10 +85,7 @@ def write_results(
 def draw(
     study: optuna.Study, parameters: Sequence[Parameter], fresh_returns: Mapping[str, Sequence[float]] | None = None
 ) -> Figure:
-    """Draw the value of each trial over each parameter, with the importance of the parameter.
-
-    `fresh_returns`: returns on fresh seeds by name of a setting, for a panel of their own; None for none.
-    """
+    """Draw trials over each parameter, with its importance, and `fresh_returns` by name in a panel of their own."""
     importances = importance(study)
     before = 0 if fresh_returns is None else 1
     columns = min(3, before + len(parameters))
@@ -98,17 +94,17 @@ def draw(
     if fresh_returns is not None:
         _draw_fresh(figure.add_subplot(rows, columns, 1), fresh_returns)
     trials = complete(study)
+    returns = [trial.value or 0.0 for trial in trials]
     for number, parameter in enumerate(parameters):
         axes = figure.add_subplot(rows, columns, before + number + 1)
         values = [trial.params[parameter.key] for trial in trials]
         shown = values if parameter.is_numeric else list(map(str, values))
-        points = axes.scatter(
-            shown, [trial.value or 0.0 for trial in trials], c=[trial.number for trial in trials], s=14
-        )
+        points = axes.scatter(shown, returns, c=[trial.number for trial in trials], s=14)
         if parameter.is_log:
             axes.set_xscale("log")
         axes.set(xlabel=parameter.field, ylabel="return")
-        axes.set_title(f"importance {importances.get(parameter.key, math.nan):.0%}", fontsize="medium")
+        share = importances.get(parameter.key)
+        axes.set_title("importance undecided" if share is None else f"importance {share:.0%}", fontsize="medium")
         axes.grid(alpha=0.3)
         figure.colorbar(points, ax=axes, label="trial")
     return figure
@@ -118,14 +114,8 @@ def _draw_fresh(axes: Axes, returns: Mapping[str, Sequence[float]]) -> None:
     for place, values in enumerate(returns.values()):
         axes.plot([place] * len(values), values, "o", alpha=0.5)
         found = aggregate(values, (0,) * len(values))
-        axes.errorbar(
-            place + 0.15,
-            found["iqm"],
-            [[found["iqm"] - found["ci_low"]], [found["ci_high"] - found["iqm"]]],
-            fmt="_",
-            color="black",
-            capsize=4,
-        )
+        iqm, low, high = found["iqm"], found["ci_low"], found["ci_high"]
+        axes.errorbar(place + 0.15, iqm, [[iqm - low], [high - iqm]], fmt="_", color="black", capsize=4)
     axes.set_xticks(range(len(returns)), list(returns))
     axes.set_xlim(-0.5, len(returns) - 0.5)
     axes.set_ylabel("return on fresh seeds")
@@ -161,11 +151,9 @@ def describe(result: SweepResult, shown: int = 10) -> str:
     ]
     shares = ", ".join(f"{key} {share:.0%}" for key, share in importance(result.study).items())
     lines = [*columns([head, *rows]), "", f"{len(done)} trials with a return; importance: {shares or 'undecided'}"]
-    best = result.directory / BEST
     selected = f"best: return {result.best_value:.4g} when it was selected"
     fresh = f", {describe_fresh(result.fresh_returns)}" if result.fresh_returns else ""
-    lines.append(selected + fresh)
-    return "\n".join([*lines, train_line(best)])
+    return "\n".join([*lines, selected + fresh, train_line(result.directory / BEST)])
 
 
 def train_line(path: Path) -> str:

@@ -172,3 +172,8 @@ def test_population_based_training_counts_as_one_seed_each(tmp_path):
     assert evolved.scores("gymnax/CartPole-v1", "best").tolist() == [4.0, 4.0]
     table = analysis.load(tmp_path / "pbt0")
     assert table[table.member == 1]["system.gamma"].tolist() == pytest.approx([0.91, 0.92])
+    # Updates up to the evaluation at 100 steps ran with what the first selection, at step 0, left to it.
+    updates = [{"env_steps": steps, "updates": steps // 50, "updates/loss": [1.0] * 3} for steps in (50, 100)]
+    (tmp_path / "pbt0/updates.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in updates))
+    table = analysis.load(tmp_path / "pbt0", updates=True)
+    assert table[table.member == 1]["system.gamma"].tolist() == pytest.approx([0.92, 0.92])

@@ -32,6 +32,10 @@ def test_a_plane_shows_a_known_policy_and_critic(pendulum, visits):
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [-1.6, 0.0, 1.6], atol=1e-6)
     assert axes.get_xlabel() == "angular velocity (rad/s)"
     assert len(axes.collections) == 1
+    # A figure says what it has no room for.
+    figure = Lazy("stoix_like.lab.analysis.learned")._figure(taken, [lambda ax: None] * 8)
+    assert len(figure.axes) == 6
+    assert figure.get_suptitle().splitlines()[0].endswith(" steps, 2 more panels left out")
 
 
 def test_a_slice_is_what_the_policy_does(cartpole):

@@ -80,7 +80,12 @@ def test_seeds_of_a_point_differ_in_nothing_else(tmp_path):
         write_run(tmp_path / str(length), (1.0, 2.0), **keys)
     with pytest.raises(ConfigError, match=r"the seeds of gru with env.kwargs.length=8 differ in system.actor_lr: tell"):
         analysis.draw_memory(tmp_path)
-    (axes,) = analysis.draw_memory(tmp_path, by=["system.actor_lr"]).axes
+    for length, seed in itertools.product((8, 16), (0, 1)):
+        kwargs = {"length": length, "num_cues": 2 + seed}
+        write_run(tmp_path / "cues" / f"{length}_{seed}", seed=seed, env_kwargs=kwargs, cell="gru")
+    with pytest.raises(ConfigError, match=r"the seeds of gru with env.kwargs.length=8 differ in env.kwargs.num_cues"):
+        analysis.draw_memory(tmp_path / "cues", "env.kwargs.length")
+    (axes,) = analysis.draw_memory([tmp_path / "8", tmp_path / "16"], by=["system.actor_lr"]).axes
     assert [line.get_label() for line in axes.get_lines()] == ["gru system.actor_lr=0.1", "gru system.actor_lr=0.2"]
 
 

@@ -12,7 +12,7 @@ X, Y = np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]), np.asarray([4.0, 5.0, 6.0, 7.0, 8.
 def test_aggregates_of_one_task():
     # [0, 1, 2, 3, 100]: mean 106 / 5 = 21.2, median 2; the IQM drops a quarter of 5, rounded down to 1, at each end:
     # (1 + 2 + 3) / 3 = 2. Shortfalls from 3: 3, 2, 1, 0, 0; their mean is 1.2.
-    found = statistics.aggregates({"a": np.asarray([0.0, 1.0, 2.0, 3.0, 100.0])[:, None]}, target=3.0)["a"]
+    found = statistics.aggregates(np.asarray([0.0, 1.0, 2.0, 3.0, 100.0])[:, None], target=3.0)
     assert [found[name].estimate for name in ("mean", "median", "iqm", "optimality_gap")] == pytest.approx(
         [21.2, 2.0, 2.0, 1.2]
     )
@@ -30,7 +30,7 @@ BY_RLIABLE = {
 @pytest.mark.parametrize("shape", BY_RLIABLE)
 def test_estimates_are_those_of_rliable(shape):
     scores = np.random.default_rng(0).normal(size=shape)
-    found = statistics.aggregates({"a": scores}, target=1.0)["a"]
+    found = statistics.aggregates(scores, target=1.0)
     probability = statistics.probability_of_improvement(scores[:, 0], scores[::-1, 0] + 0.3)
     estimates = [found[name].estimate for name in ("mean", "iqm", "optimality_gap")]
     assert [*estimates, probability.estimate] == pytest.approx(BY_RLIABLE[shape], rel=1e-12)
@@ -39,7 +39,7 @@ def test_estimates_are_those_of_rliable(shape):
 def test_intervals_are_those_of_a_direct_bootstrap():
     values = np.random.default_rng(0).normal(size=10)
     resampled = values[np.random.default_rng(1).integers(10, size=(50_000, 10))]
-    found = statistics.aggregates({"a": values[:, None]}, target=0.0)["a"]
+    found = statistics.aggregates(values[:, None], target=0.0)
     for name, expected in (
         ("mean", resampled.mean(1)),
         ("median", np.median(resampled, axis=1)),
@@ -53,17 +53,17 @@ def test_intervals_are_those_of_a_direct_bootstrap():
 def test_estimates_and_intervals_by_hand():
     # Means of the tasks 1, 2 and 6: mean 3, median 2.
     scores = np.asarray([[0.0, 2.0, 5.0], [2.0, 2.0, 7.0]])
-    found = statistics.aggregates({"a": scores}, target=0.0)["a"]
+    found = statistics.aggregates(scores, target=0.0)
     assert (found["mean"].estimate, found["median"].estimate) == (3.0, 2.0)
     # Of the 4 pairs, (3, 2) and (3, 1) are won, (1, 1) is a tie, (1, 2) is lost: 2.5 / 4.
     found = statistics.probability_of_improvement(np.asarray([1.0, 3.0]), np.asarray([2.0, 1.0]))
     assert found.estimate == pytest.approx(0.625)
     # Intervals do not depend on what else is compared.
-    alone = statistics.aggregates({"a": X[:, None]}, target=5.0)["a"]
-    assert statistics.aggregates({"b": Y[:, None], "a": X[:, None]}, target=5.0)["a"] == alone
+    alone, _ = (statistics.aggregates(scores[:, None], target=5.0) for scores in (X, Y))
+    assert statistics.aggregates(X[:, None], target=5.0) == alone
     # A single score has none.
     one, none = np.asarray([1.0]), (math.nan, math.nan)
-    found = statistics.aggregates({"a": one[:, None]}, target=3.0)["a"]["mean"]
+    found = statistics.aggregates(one[:, None], target=3.0)["mean"]
     assert found == pytest.approx((1.0, *none), nan_ok=True)
     for x, y in ((one, X), (X, one)):
         assert statistics.difference(x, y)[1:] == pytest.approx(none, nan_ok=True)

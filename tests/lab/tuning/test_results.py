@@ -10,7 +10,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis.selection import read_selected
 from stoix_like.lab.tuning.parameters import Parameter
-from stoix_like.lab.tuning.results import BEST, PICTURE, TRIALS, importance, train_line, write_results
+from stoix_like.lab.tuning.results import BEST, PICTURE, TRIALS, draw, importance, train_line, write_results
 from stoix_like.lab.tuning.study import best_trial, open_study
 
 RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)
@@ -95,6 +95,7 @@ def test_the_best_trial_is_complete_and_the_first_one_of_equals(tmp_path):
 def test_importance_needs_trials_that_differ():
     assert importance(study_of(1.0, 2.0)) == {}
     assert importance(study_of(*[1.0] * 9)) == {}
+    assert draw(study_of(1.0, 2.0), [PARAMETER]).axes[0].get_title() == "importance undecided"
     # The only parameter explains all of it.
     study = study_of(*map(float, range(9)))
     assert importance(study) == {PARAMETER.key: 1.0}
