@@ -44,7 +44,7 @@ def find(task: str, sampler: str, repetition: int, args: argparse.Namespace) -> 
 
 def iqm(values: list[float]) -> tuple[float, float, float]:
     """Return the interquartile mean with the ends of its 95 % bootstrap interval."""
-    found = aggregates({"": np.asarray(values, np.float64)[:, None]}, target=0.0)[""]["iqm"]
+    found = aggregates(np.asarray(values, np.float64)[:, None], target=0.0)["iqm"]
     return found.estimate, found.low, found.high
 
 

@@ -102,7 +102,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def interval(returns: list[float]) -> str:
     """Return the interquartile mean of returns, and its 95 % bootstrap interval."""
-    iqm = aggregates({"": np.asarray(returns)[:, None]}, target=0.0)[""]["iqm"]
+    iqm = aggregates(np.asarray(returns)[:, None], target=0.0)["iqm"]
     return f"{iqm.estimate:,.1f} [{iqm.low:,.1f}, {iqm.high:,.1f}]"
 
 

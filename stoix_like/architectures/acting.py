@@ -31,11 +31,7 @@ def game_keys(env: VectorEnvironment, key: jax.Array) -> jax.Array:
 def act_and_step(
     env: VectorEnvironment, act: Act, shared: Any, state: RolloutState, act_key: jax.Array, env_keys: jax.Array
 ) -> tuple[RolloutState, jax.Array, Any]:
-    """Choose an action in every environment and take one step.
-
-    `env_keys`: `[N]`, one per environment.
-    Returns the next state, the actions `[N, ...]`, and the extras of `act`.
-    """
+    """Act and take one step in each of N environments; return the next state, the actions, and the extras of `act`."""
     carry, action, extras = act(shared, state, act_key)
     env_state, timestep = env.step(env_keys, state.env_state, action)
     return RolloutState(env_state, timestep, carry), action, extras

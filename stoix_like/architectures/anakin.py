@@ -43,15 +43,11 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array, inputs: Inputs
     ) -> tuple[LearnerState, IntervalMetrics]:
         program = ShardProgram(build(hyperparams, inputs), env, axes, spec, inputs)
-        mapped = map_over_shards(
-            partial(program.train_shard, update=update_with(hyperparams, inputs)),
-            axes,
-            in_axes=(shards_of_state, None, None),
-            out_axes=(shards_of_state, None),
-            num_shards=len(state.shards.key),
-            # Without the axis, XLA copies the replay buffers of a population instead of updating them in place.
-            keep_lone_axis=spec.num_members > 1 and bool(jax.tree.leaves(state.shards.local)),
-        )
+        train_shard = partial(program.train_shard, update=update_with(hyperparams, inputs))
+        in_axes, out_axes = (shards_of_state, None, None), (shards_of_state, None)
+        # Without the axis, XLA copies the replay buffers of a population instead of updating them in place.
+        keep = spec.num_members > 1 and bool(jax.tree.leaves(state.shards.local))
+        mapped = map_over_shards(train_shard, axes, in_axes, out_axes, len(state.shards.key), keep)
         return mapped(state, num_updates, new_interval)
 
     def rollouts(state: LearnerState, hyperparams: Hyperparams, number: jax.Array) -> jax.Array:
@@ -87,13 +83,11 @@ def make_program(build: Build, env: VectorEnvironment, mesh: Mesh, spec: Program
         state: LearnerState = mapped_init(hyperparams, key, shard_keys, given or {}, inputs)
         return state
 
+    given_to_train = state_specs, one, everywhere, everywhere, everywhere
+    train_on_devices = over_devices(train, in_specs=given_to_train, out_specs=(state_specs, one))
+    rollouts_on_devices = over_devices(rollouts, in_specs=(state_specs, one, everywhere), out_specs=one)
     return Program(
         init=jax.jit(init_with, static_argnums=5),
-        train=jax.jit(
-            over_devices(
-                train, in_specs=(state_specs, one, everywhere, everywhere, everywhere), out_specs=(state_specs, one)
-            ),
-            donate_argnums=0,
-        ),
-        rollouts=jax.jit(over_devices(rollouts, in_specs=(state_specs, one, everywhere), out_specs=one)),
+        train=jax.jit(train_on_devices, donate_argnums=0),
+        rollouts=jax.jit(rollouts_on_devices),
     )

@@ -49,10 +49,7 @@ def partition_specs(num_members: int) -> tuple[PartitionSpec, PartitionSpec]:
 def map_over_shards(
     function: Callable[..., Any], axes: Axes, in_axes: Any, out_axes: Any, num_shards: int, keep_lone_axis: bool = False
 ) -> Callable[..., Any]:
-    """Vectorise a function over the shards of one device.
-
-    `in_axes`: 0 or None for each argument or subtree, as for `jax.vmap`.
-    """
+    """Vectorise a function over the shards of one device. `in_axes`: 0 or None per argument, as for `vmap`."""
     if num_shards > 1 or keep_lone_axis:
         return _checked(jax.vmap(function, in_axes, out_axes, axis_name=BATCH_AXIS))
     lone = function

@@ -14,12 +14,8 @@ from stoix_like.base_types import Axes, EpisodeMetrics
 from stoix_like.envs.wrappers.episodes import AGENT_RETURN
 
 EPISODE_STATISTICS = (
-    "episodes",
-    "episode_return_mean",
-    "episode_return_min",
-    "episode_return_max",
-    "episode_length_mean",
-)
+    "episodes", "episode_return_mean", "episode_return_min", "episode_return_max", "episode_length_mean",
+)  # fmt: skip
 """Names of the logged metrics of training episodes, besides their measures; metrics of systems have others."""
 
 
@@ -49,12 +45,8 @@ def of_games(rows: EpisodeMetrics, num_agents: int) -> EpisodeMetrics:
 def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
     """Add the episodes that finished in a rollout. `episodes`: `[T, N]` metrics of every step, from `of_games`."""
     finished, returns = episodes.finished, episodes.episode_return
-    steps = (
-        digits(finished),
-        digits(jnp.where(finished, episodes.episode_length, 0)),
-        jnp.where(finished, returns, jnp.inf),
-        jnp.where(finished, returns, -jnp.inf),
-    )
+    counts = digits(finished), digits(jnp.where(finished, episodes.episode_length, 0))
+    steps = *counts, jnp.where(finished, returns, jnp.inf), jnp.where(finished, returns, -jnp.inf)
     none, before = no_episodes(), (sums.number, sums.length_sum, sums.return_min, sums.return_max)
     nothing = (none.number, none.length_sum, none.return_min, none.return_max)
     # One reduction, where each of them would be a kernel of its own.
@@ -75,11 +67,7 @@ def _join(a: Any, b: Any) -> Any:
 
 def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
     """Combine the sums of all shards."""
-    return EpisodeSums(
-        number=count_over_shards(sums.number, axes),
-        return_sum=axes.sum(sums.return_sum),
-        return_min=jax.lax.pmin(sums.return_min, axes.names),
-        return_max=jax.lax.pmax(sums.return_max, axes.names),
-        length_sum=count_over_shards(sums.length_sum, axes),
-        measures=axes.sum(sums.measures),
-    )
+    number, return_sum = count_over_shards(sums.number, axes), axes.sum(sums.return_sum)
+    low, high = jax.lax.pmin(sums.return_min, axes.names), jax.lax.pmax(sums.return_max, axes.names)
+    length_sum, measures = count_over_shards(sums.length_sum, axes), axes.sum(sums.measures)
+    return EpisodeSums(number, return_sum, low, high, length_sum, measures)

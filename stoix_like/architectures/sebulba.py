@@ -33,6 +33,7 @@ from stoix_like.base_types import EpisodeMetrics, RolloutState, System, Trajecto
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host_batches import HostStep
 from stoix_like.envs.split_steps import SplitSteps
+from stoix_like.utils.jax_utils import shapes_on
 
 
 class Choice(NamedTuple):
@@ -57,9 +58,9 @@ class ActorProgram(NamedTuple):
     """The compiled functions of an actor, on its device."""
 
     start: Any  # `(view, keys [N]) -> RolloutState`, with the observations of `DirectBatch.reset`
-    begin: Any  # `(shared, RolloutState, key) -> (Recording, Choice, action of the host)`
+    begin: Any  # `(shared, RolloutState, key) -> (RecordedSteps, Choice, action of the host)`
     advance: Any
-    # `(Recording, RolloutState, Choice, HostStep) -> (Recording, RolloutState)`, the rest of the last step.
+    # `(RecordedSteps, RolloutState, Choice, HostStep) -> (RecordedSteps, RolloutState)`, the rest of the last step.
     finish: Any
 
 
@@ -91,24 +92,17 @@ def make_learner(
         inputs: Inputs,
     ) -> tuple[LearnerState, IntervalMetrics]:
         program, num_shards = ShardProgram(build(hyperparams, inputs), env, axes, spec), len(state.shards.key)
-        mapped = map_over_shards(
-            program.learn_shard, axes, (shards_of_state, 0, None), (shards_of_state, None), num_shards=num_shards
-        )
+        in_axes, out_axes = (shards_of_state, 0, None), (shards_of_state, None)
+        mapped = map_over_shards(program.learn_shard, axes, in_axes, out_axes, num_shards)
         return mapped(state, _join(rollouts, num_shards), new_interval)
 
     everywhere, each = PartitionSpec(), PartitionSpec(DEVICE_AXIS)
     state_specs: Any = LearnerState(everywhere, each, everywhere, everywhere)
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    given = state_specs, everywhere, (_rollout_specs(),) * num_actors, everywhere, everywhere
     return LearnerProgram(
         init=jax.jit(over_devices(init, in_specs=(everywhere, everywhere, each, everywhere), out_specs=state_specs)),
-        learn=jax.jit(
-            over_devices(
-                learn,
-                in_specs=(state_specs, everywhere, (_rollout_specs(),) * num_actors, everywhere, everywhere),
-                out_specs=(state_specs, everywhere),
-            ),
-            donate_argnums=0,
-        ),
+        learn=jax.jit(over_devices(learn, in_specs=given, out_specs=(state_specs, everywhere)), donate_argnums=0),
     )
 
 
@@ -126,12 +120,7 @@ def rollout_shapes(
         state = start_episodes(env, system, jax.random.split(key, num_envs))
         return rollout(env, system.act, shared, state, key, length, hoist_randomness=False)[1]
 
-    shapes = jax.eval_shape(play, shared, jax.random.key(0))
-
-    def place(sharding: NamedSharding, part: Any) -> Any:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
-
-    return jax.tree.map(place, rollout_shardings(mesh), shapes)
+    return jax.tree.map(shapes_on, rollout_shardings(mesh), jax.eval_shape(play, shared, jax.random.key(0)))
 
 
 def actor_programs(
@@ -167,11 +156,9 @@ def actor_programs(
         recording: RecordedSteps, state: RolloutState, choice: Choice, outcome: HostStep
     ) -> tuple[RecordedSteps, RolloutState]:
         after, transition = follow(state, choice, outcome)
-        transitions, episodes = jax.tree.map(
-            lambda array, row: jax.lax.dynamic_update_index_in_dim(array, row, recording.steps, 0),
-            (recording.transitions, recording.episodes),
-            (transition, after.timestep.episode),
-        )
+        write = partial(jax.lax.dynamic_update_index_in_dim, index=recording.steps, axis=0)
+        transitions = jax.tree.map(write, recording.transitions, transition)
+        episodes = jax.tree.map(write, recording.episodes, after.timestep.episode)
         return RecordedSteps(transitions, episodes, recording.steps + 1, recording.key), after
 
     def advance(
@@ -182,9 +169,7 @@ def actor_programs(
         return recording, state, choice, host_action
 
     def placed(function: Callable[..., Any], *args: Any, donated: int | None = None) -> tuple[Any, tuple[Any, ...]]:
-        on_device = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device)), args
-        )
+        on_device = shapes_on(SingleDeviceSharding(device), args)
         return jax.jit(function, donate_argnums=() if donated is None else donated), on_device
 
     outcome = steps.outcome_spec(num_envs)
@@ -213,17 +198,11 @@ def _join(rollouts: tuple[Rollout, ...], num_shards: int) -> Rollout:
     Returns arrays `[S, T, N, ...]` and carries `[S, N, ...]`.
     """
 
-    def join(axis: int) -> Callable[..., jax.Array]:
+    def join(axis: int, *parts: Any) -> Any:
         def join_leaves(*leaves: jax.Array) -> jax.Array:
-            split = [jnp.stack(jnp.split(leaf, num_shards, axis)) for leaf in leaves]
-            return jnp.concatenate(split, axis + 1)
+            return jnp.concatenate([jnp.stack(jnp.split(leaf, num_shards, axis)) for leaf in leaves], axis + 1)
 
-        return join_leaves
+        return jax.tree.map(join_leaves, *parts)
 
-    return Rollout(
-        Trajectory(
-            jax.tree.map(join(1), *(part.trajectory.transitions for part in rollouts)),
-            jax.tree.map(join(0), *(part.trajectory.first_carry for part in rollouts)),
-        ),
-        jax.tree.map(join(1), *(part.episodes for part in rollouts)),
-    )
+    axes_of_envs: Any = Rollout(Trajectory(1, 0), 1)  # type: ignore[arg-type]
+    return jax.tree.map(join, axes_of_envs, *rollouts)

@@ -33,7 +33,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.systems.diagnostics import batch_of, diagnose
 from stoix_like.utils.accelerate.packing import fori_loop, pack_params, unpack
-from stoix_like.utils.jax_utils import replace_named
+from stoix_like.utils.jax_utils import replace_named, shapes_on
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
@@ -101,10 +101,7 @@ class ShardProgram(NamedTuple):
         shard = Shard(agent.local, rollout_state, key, self._no_episodes(rollout_state.timestep))
         # The types that `train` traces the update for: there, constants are arguments, which belong to the mesh.
         on_mesh = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
-        types = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_mesh), (agent.shared, shard)
-        )
-        _, _, metrics = jax.eval_shape(update, *types)
+        _, _, metrics = jax.eval_shape(update, *shapes_on(on_mesh, (agent.shared, shard)))
         sums = MetricSums(
             metrics={name: sum_nothing(metric.shape) for name, metric in metrics.items()},
             healthy_updates=jnp.zeros((), jnp.int32),

@@ -23,31 +23,26 @@ from stoix_like.interpreter import make_importable
 def add(commands: Any, show: Callable[[str], None]) -> None:
     """Add the parsers of the commands."""
     listing = commands.add_parser("runs", help="list runs with their status, return and budget")
-    listing.add_argument(
-        "runs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN", help=f"{RUNS} (default: runs)"
-    )
+    about = f"{RUNS} (default: runs)"
+    listing.add_argument("runs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN", help=about)
     listing.set_defaults(run=lambda args: show(_runs(args)))
 
     comparing = commands.add_parser("compare", help="compare algorithms by their returns over seeds and environments")
     add_selection(comparing)
-    comparing.add_argument(
-        "--score", default="final", help="final (default) return of each seed, or that of its best policy"
-    )
-    comparing.add_argument("--test", default="welch", help="welch (default), mann_whitney or permutation")
-    comparing.add_argument("--level", type=float, default=0.05, help="significance level (default: 0.05)")
-    comparing.add_argument(
-        "--correction", default="holm", help="for several comparisons: holm (default), bonferroni, fdr_bh or none"
-    )
-    comparing.add_argument("--target", type=float, help="optimal return, for the optimality gap (default: the best)")
+    add_option = comparing.add_argument
+    add_option("--score", default="final", help="final (default) return of each seed, or that of its best policy")
+    add_option("--test", default="welch", help="welch (default), mann_whitney or permutation")
+    add_option("--level", type=float, default=0.05, help="significance level (default: 0.05)")
+    about = "for several comparisons: holm (default), bonferroni, fdr_bh or none"
+    add_option("--correction", default="holm", help=about)
+    add_option("--target", type=float, help="optimal return, for the optimality gap (default: the best)")
     comparing.set_defaults(run=lambda args: show(_compare(args)))
 
     commands.add_parser("plot", add_help=False, help="plot runs, or what a run has learned; see plot --help")
 
-    climbing = commands.add_parser(
-        "ladder", help="let the kept checkpoints of a self-play run play each other, with Elo"
-    )
-    _add_ladder(climbing)
-    climbing.set_defaults(run=lambda args: show(_ladder(args)))
+    rating = commands.add_parser("ladder", help="let the kept checkpoints of a self-play run play each other, with Elo")
+    _add_ladder(rating)
+    rating.set_defaults(run=lambda args: show(_ladder(args)))
 
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     add_selection(reporting)
@@ -59,20 +54,16 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     add_run(exporting)
     exporting.add_argument("--out", type=Path, required=True, help="the file: .stablehlo, .onnx or .npz")
     exporting.add_argument("--format", help="stablehlo, onnx or npz (default: that of the ending, or stablehlo)")
-    exporting.add_argument(
-        "--greedy",
-        action=argparse.BooleanOptionalAction,
-        help="act by the mode of the policy, or by sampling (default: as arch.evaluation_greedy of the run)",
-    )
+    about = "act by the mode of the policy, or by sampling (default: as arch.evaluation_greedy of the run)"
+    exporting.add_argument("--greedy", action=argparse.BooleanOptionalAction, help=about)
     add_choice(exporting)
     exporting.add_argument("--agent", type=int, help="with network.share=false, the agent whose policy is written")
     exporting.set_defaults(run=lambda args: show(_export(args)))
 
     ejecting = commands.add_parser("eject", help="write an algorithm as one file that imports nothing of this package")
     ejecting.add_argument("source", metavar="SYSTEM|RUN", help="ppo/ff_ppo, or directory or address of a run")
-    ejecting.add_argument(
-        "overrides", nargs="*", default=[], help="key=value, as for train; of a run, of existing keys"
-    )
+    about = "key=value, as for train; of a run, of existing keys"
+    ejecting.add_argument("overrides", nargs="*", default=[], help=about)
     ejecting.add_argument("--out", type=Path, help="the file to write, which must not exist (default: print it)")
     ejecting.set_defaults(run=lambda args: show(_eject(args)))
 
@@ -82,38 +73,25 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     pushing.add_argument("--private", action="store_true", help="create a private repository")
     pushing.set_defaults(run=lambda args: show(_push(args)))
 
-    sweeping = commands.add_parser(
-        "sweep",
-        help="optimise hyperparameters by Optuna",
-        add_help=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw: dict[str, Any] = {"add_help": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    sweeping = commands.add_parser("sweep", help="optimise hyperparameters by Optuna", **raw)
     sweeping.add_argument("-h", "--help", action=_SweepHelp, nargs=0, help="show this help message and exit")
-    sweeping.add_argument(
-        "overrides",
-        nargs="+",
-        help="sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials",
-    )
+    about = "sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials"
+    sweeping.add_argument("overrides", nargs="+", help=about)
     sweeping.add_argument("--config-dir", help="directory of your YAML files")
     sweeping.set_defaults(run=lambda args: show(_sweep(args)))
 
     tuning = commands.add_parser("tune", help="tune a system for an environment within a wall time")
     tuning.add_argument("env", metavar="ENV", help="gymnax/acrobot, or the import path of yours, my_module.MyEnv")
     tuning.add_argument("--system", default="ppo/ff_ppo", help="the system (default: ppo/ff_ppo)")
-    tuning.add_argument(
-        "--budget",
-        default="10min",
-        help="wall time, 10min or 2h, or environment steps, 5e7; arch=offline: gradient steps (default: 10min)",
-    )
-    tuning.add_argument(
-        "--space",
-        help="further ranges, or others: {clip_eps: {uniform: [0.1, 0.3]}, gamma: null} (default: the system's)",
-    )
+    about = "wall time, 10min or 2h, or environment steps, 5e7; arch=offline: gradient steps (default: 10min)"
+    tuning.add_argument("--budget", default="10min", help=about)
+    about = "further ranges, or others: {clip_eps: {uniform: [0.1, 0.3]}, gamma: null} (default: the system's)"
+    tuning.add_argument("--space", help=about)
     tuning.add_argument("--slots", type=int, help="settings that train at a time (default: 16, or 8 for short budgets)")
     tuning.add_argument("--out", type=Path, help="the directory (default: sweeps/tune/SYSTEM/ENV)")
-    tuning.add_argument(
-        "overrides", nargs="*", default=[], help="overrides of all trials; what they set is not searched"
-    )
+    about = "overrides of all trials; what they set is not searched"
+    tuning.add_argument("overrides", nargs="*", default=[], help=about)
     tuning.add_argument("--config-dir", help="directory of your YAML files")
     tuning.set_defaults(run=lambda args: show(_tune(args)))
 
@@ -151,23 +129,16 @@ def _settings(schema: Any) -> list[str]:
 
 def _add_ladder(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument(
-        "--games", type=int, default=100, help="games of each match, half from each seat (default: 100)"
-    )
-    parser.add_argument("--openings", type=int, default=2, help="random moves at the start of each game (default: 2)")
-    parser.add_argument(
-        "--neighbours",
-        type=int,
-        metavar="N",
-        help="play against the N checkpoints before and the first one (default: against all, K (K - 1) / 2 matches)",
-    )
-    parser.add_argument(
-        "--members", action="store_true", help="let the members of a population play each other, not checkpoints"
-    )
-    parser.add_argument("--which", help="of members: last (default), best, or the environment steps of a checkpoint")
-    parser.add_argument("--member", default="best", help="of checkpoints: best (default), or a number")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the games (default: 0)")
-    parser.add_argument("--trust", action="store_true", help=TRUST)
+    add = parser.add_argument
+    add("--games", type=int, default=100, help="games of each match, half from each seat (default: 100)")
+    add("--openings", type=int, default=2, help="random moves at the start of each game (default: 2)")
+    about = "play against the N checkpoints before and the first one (default: against all, K (K - 1) / 2 matches)"
+    add("--neighbours", type=int, metavar="N", help=about)
+    add("--members", action="store_true", help="let the members of a population play each other, not checkpoints")
+    add("--which", help="of members: last (default), best, or the environment steps of a checkpoint")
+    add("--member", default="best", help="of checkpoints: best (default), or a number")
+    add("--seed", type=int, default=0, help="seed of the games (default: 0)")
+    add("--trust", action="store_true", help=TRUST)
 
 
 def _runs(args: argparse.Namespace) -> str:
@@ -244,16 +215,9 @@ def _tune(args: argparse.Namespace) -> str:
 
     make_importable()
     space = None if args.space is None else plain(parse_overrides([f"space={args.space}"])[0].value())
-    result = tuning.tune(
-        args.env.removeprefix("env="),
-        args.system.removeprefix("system="),
-        args.budget,
-        _overrides_of(args),
-        space=space,
-        slots=args.slots,
-        directory=args.out,
-    )
-    return tuning.describe_tuned(result)
+    env, system = args.env.removeprefix("env="), args.system.removeprefix("system=")
+    options = {"space": space, "slots": args.slots, "directory": args.out}
+    return tuning.describe_tuned(tuning.tune(env, system, args.budget, _overrides_of(args), **options))
 
 
 def _fetch(args: argparse.Namespace) -> str:

@@ -20,24 +20,20 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     collecting = commands.add_parser("collect", help="record episodes of a trained run as a data set to learn from")
     add_run(collecting)
     collecting.add_argument("--out", type=Path, required=True, help="the file to write: data.npz")
-    collecting.add_argument(
-        "--steps", type=count, default=100_000, help="steps, in whole episodes: at least these (default: 1e5)"
+    option = collecting.add_argument
+    option("--steps", type=count, default=100_000, help="steps, in whole episodes: at least these (default: 1e5)")
+    about = (
+        "best (default) or last parameters, as in evaluations; sampled: the last policy; random; mix:0.3: a random"
+        " action in 30 %% of the steps, or else the best policy's; or the environment steps of a kept checkpoint"
     )
-    collecting.add_argument(
-        "--policy",
-        default="best",
-        help="best (default) or last parameters, as in evaluations; sampled: the last policy; random; mix:0.3: a random"
-        " action in 30 %% of the steps, or else the best policy's; or the environment steps of a kept checkpoint",
-    )
-    collecting.add_argument(
-        "--noise", type=float, default=0.0, help="normal noise on continuous actions, in halves of their range"
-    )
-    collecting.add_argument("--replay", action="store_true", help="take the replay buffer of the last checkpoint")
-    collecting.add_argument("--member", default="best", help="member of a population: best, or a number")
-    collecting.add_argument("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
-    collecting.add_argument("--num-envs", type=count, default=32, help="episodes played side by side (default: 32)")
-    collecting.add_argument("--format", default="npz", help="npz (default), or minari: a directory of Minari")
-    collecting.add_argument("--trust", action="store_true", help=TRUST)
+    option("--policy", default="best", help=about)
+    option("--noise", type=float, default=0.0, help="normal noise on continuous actions, in halves of their range")
+    option("--replay", action="store_true", help="take the replay buffer of the last checkpoint")
+    option("--member", default="best", help="member of a population: best, or a number")
+    option("--seed", type=int, default=0, help="seed of the episodes (default: 0)")
+    option("--num-envs", type=count, default=32, help="episodes played side by side (default: 32)")
+    option("--format", default="npz", help="npz (default), or minari: a directory of Minari")
+    option("--trust", action="store_true", help=TRUST)
     collecting.set_defaults(run=lambda args: show(_collect(args)))
     looking = commands.add_parser("data", help="print what a data set holds, and draw its episode returns")
     looking.add_argument("file", type=Path, metavar="FILE", help="a file of collect, OGBench or D4RL, or one of Minari")

@@ -16,10 +16,7 @@ _SECONDS = 60
 
 
 def fetch(out: Path | None = None, url: str = weights.URL) -> str:
-    """Download the weights of Disco103, unless they are there already, and check them.
-
-    `out`: the file to write; None for a directory of this user, where the system that needs it finds it.
-    """
+    """Download and check the weights of Disco103, unless they are there. `out`: None for a directory of this user."""
     path = weights.default_path() if out is None else out.expanduser()
     use = "system.weights=null finds it" if out is None else f"use it with system.weights={path}"
     if path.is_file() and _digest(path.read_bytes()) == weights.SHA256:

@@ -71,12 +71,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
     resuming.add_argument("run_dir", type=Path, help="directory or address of the run")
-    resuming.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6",
-    )
+    about = "key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
+    resuming.add_argument("overrides", nargs="*", default=[], help=about)
     resuming.add_argument("--trust", action="store_true", help=TRUST)
     resuming.set_defaults(run=_resume)
     evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
@@ -84,27 +80,20 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     evaluating.set_defaults(run=_evaluate)
     reading.add(commands, show)
     data.add(commands, show)
-    listing = commands.add_parser(
-        "list", help="list systems, environments, networks, experiments, or parts of networks"
-    )
-    listing.add_argument("what", choices=_LISTINGS)
-    listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
-    listing.set_defaults(run=_list)
+    lists = commands.add_parser("list", help="list systems, environments, networks, experiments, or parts of networks")
+    lists.add_argument("what", choices=_LISTINGS)
+    lists.add_argument("--all", action="store_true", help="of the environments, also the probes")
+    lists.set_defaults(run=_list)
     compiling = commands.add_parser("compile", help="compile the programs of a run into the cache, without training")
     compiling.add_argument("overrides", nargs="*", default=[], help="key=value, as for train")
     compiling.add_argument("--config-dir", help="directory of your YAML files")
-    compiling.add_argument(
-        "--for",
-        dest="target",
-        metavar="TARGET",
-        help="report memory and kernels on a device that is not in this machine: h200, a100, rtx4090, v5e-4, …, or a"
-        " file that describes a GPU",
-    )
+    kinds = "h200, a100, rtx4090, v5e-4, …, or a file that describes a GPU"
+    about = f"report memory and kernels on a device that is not in this machine: {kinds}"
+    compiling.add_argument("--for", dest="target", metavar="TARGET", help=about)
     compiling.set_defaults(run=_compile)
     checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
-    checking.add_argument(
-        "overrides", nargs="*", default=[], help="key=value of the environment: env=own env._target_=module.MyEnv"
-    )
+    about = "key=value of the environment: env=own env._target_=module.MyEnv"
+    checking.add_argument("overrides", nargs="*", default=[], help=about)
     checking.add_argument("--steps", type=data.count, default=300, help="random steps per environment (default: 300)")
     checking.add_argument("--config-dir", help="directory of your YAML files")
     checking.set_defaults(run=_check_env)
@@ -131,31 +120,21 @@ class _Version(argparse.Action):
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, help="directory or address of the run")
-    parser.add_argument(
-        "overrides", nargs="*", default=[], help="another environment with equal spaces, env=NAME, and keys of it"
-    )
-    parser.add_argument("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
-    parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
-    parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
-    parser.add_argument(
-        "--opponent", help="of self-play: random, or the import path of a function (default: env.eval_opponent)"
-    )
-    parser.add_argument(
-        "--randomize",
-        action=argparse.BooleanOptionalAction,
-        help="draw parameters of the physics model, of a run with env.randomization (default: as in training's"
-        " evaluations)",
-    )
-    parser.add_argument(
-        "--simulations", type=int, help="of systems that search: simulations per step; 0: only the policy network"
-    )
-    parser.add_argument(
-        "--policy", help="compare on the same episodes with random, or the import path of (observation, key) -> action"
-    )
-    parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
-    parser.add_argument("--trust", action="store_true", help=TRUST)
+    add = parser.add_argument
+    add("run_dir", type=Path, help="directory or address of the run")
+    add("overrides", nargs="*", default=[], help="another environment with equal spaces, env=NAME, and keys of it")
+    add("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
+    add("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
+    add("--member", default="best", help="member of a population: best, all, or a number")
+    add("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    add("--opponent", help="of self-play: random, or the import path of a function (default: env.eval_opponent)")
+    physics = "draw parameters of the physics model, of a run with env.randomization"
+    evaluations = "(default: as in training's evaluations)"
+    add("--randomize", action=argparse.BooleanOptionalAction, help=f"{physics} {evaluations}")
+    add("--simulations", type=int, help="of systems that search: simulations per step; 0: only the policy network")
+    add("--policy", help="compare on the same episodes with random, or the import path of (observation, key) -> action")
+    add("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
+    add("--trust", action="store_true", help=TRUST)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

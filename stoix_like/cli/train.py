@@ -280,13 +280,11 @@ def _show_hydra(arguments: Sequence[str]) -> None:
     from stoix_like import composition
     from stoix_like.run import jobs
 
-    program = sys.argv
+    program, place = sys.argv, str(composition.config_dir())
     sys.argv = [program[0], *arguments]
     composition.register_environments()
     try:
-        hydra.main(version_base="1.3", config_path=str(composition.config_dir()), config_name=composition.PRIMARY)(
-            jobs.train
-        )()
+        hydra.main(version_base="1.3", config_path=place, config_name=composition.PRIMARY)(jobs.train)()
     finally:
         sys.argv = program
 

@@ -155,9 +155,8 @@ def _play(
     batches: list[DataSet] = []
     missing, cut = steps, 0
     while missing > 0:
-        batch, num_cut = _episodes(
-            player.play(trained.shared, jax.random.fold_in(key, len(batches)), missing), missing, env.num_agents
-        )
+        rows = player.play(trained.shared, jax.random.fold_in(key, len(batches)), missing)
+        batch, num_cut = _episodes(rows, missing, env.num_agents)
         batches.append(batch._replace(action=_vectors(env, batch.action)))
         missing, cut = missing - int(batch.valid.sum()), cut + num_cut
     data = jax.tree.map(lambda *parts: np.concatenate(parts), *(each[1:] for each in batches))

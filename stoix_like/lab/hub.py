@@ -50,14 +50,10 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
         api = hub.HfApi(library_name="stoix_like")
         api.create_repo(repo, private=private, exist_ok=True)
         api.upload_file(path_or_fileobj=text.encode(), path_in_repo=CARD, repo_id=repo)
-        info = api.upload_folder(
-            repo_id=repo,
-            folder_path=directory,
-            allow_patterns=[*FILES, *(f"{newest}/{item}" for item in ITEMS)],
-            # The client deletes none of those that it uploads.
-            delete_patterns=[f"{checkpoint.DIRECTORY}/**", *FILES],
-            commit_message=message,
-        )
+        # The client deletes none of those that it uploads.
+        patterns = {"delete_patterns": [f"{checkpoint.DIRECTORY}/**", *FILES]}
+        patterns["allow_patterns"] = [*FILES, *(f"{newest}/{item}" for item in ITEMS)]
+        info = api.upload_folder(repo_id=repo, folder_path=directory, commit_message=message, **patterns)
     except Exception as error:  # Errors of the transport belong to packages that the client may change.
         raise ConfigError(f"repo={repo}: the upload failed: {reason(error)}") from error
     return str(info.repo_url)
@@ -67,22 +63,12 @@ def card(summary: Mapping[str, Any], repo: str, unit: str = "env steps", kept: s
     """Return the model card of a run: metadata that the Hub reads, the results, and how to use the policy."""
     system, environment = summary["system"], summary["environment"]
     mean, what = _return(summary, kept)
-    metadata = {
-        "library_name": "stoix_like",
-        "tags": ["reinforcement-learning", "jax", "stoix_like", system, environment],
-        "model-index": [
-            {
-                "name": repo,
-                "results": [
-                    {
-                        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
-                        "dataset": {"name": environment, "type": environment},
-                        "metrics": [{"type": "mean_reward", "value": mean, "name": what, "verified": False}],
-                    }
-                ],
-            }
-        ],
-    }
+    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    metric = {"type": "mean_reward", "value": mean, "name": what, "verified": False}
+    result = {"task": task, "dataset": {"name": environment, "type": environment}, "metrics": [metric]}
+    tags = ["reinforcement-learning", "jax", "stoix_like", system, environment]
+    model = {"name": repo, "results": [result]}
+    metadata = {"library_name": "stoix_like", "tags": tags, "model-index": [model]}
     versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items() if version)
     return f"""---
 {yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,10 +83,8 @@ def ladder(
         )
     print(f"{len(pairings)} matches of {games} games", file=sys.stderr)
     set_compile_cache(config.arch.compile_cache)
-    num_pairs = min(games // 2, _BATCH_SIZE)
-    play = make_matches(
-        run.setup.build_system, games_env, run.mesh, num_pairs, config.arch.max_eval_steps, openings=openings
-    )
+    num_pairs, max_steps = min(games // 2, _BATCH_SIZE), config.arch.max_eval_steps
+    play = make_matches(run.setup.build_system, games_env, run.mesh, num_pairs, max_steps, openings)
     key = jax.random.fold_in(jax.random.key(seed), _LADDER_STREAM)
     played = [
         _play(play, players[i], players[j], games // 2, num_pairs, jax.random.fold_in(key, match))
@@ -152,48 +150,29 @@ def _members(run: TrainedRun, which: str) -> list[_Player]:
     loaded = load_shared(run, which)
     if loaded.env_steps.size < 2:
         raise ConfigError(f"run_dir={run.run_dir} has one member: leave out members, or set arch.population.size=2")
-    return [
-        _Player(
-            {"member": i, "env_steps": int(loaded.env_steps[i])},
-            take_member(loaded.shared, i),
-            loaded.hyperparams_of(i),
-        )
-        for i in range(loaded.env_steps.size)
-    ]
+    who = [{"member": i, "env_steps": int(steps)} for i, steps in enumerate(loaded.env_steps)]
+    return [_Player(one, take_member(loaded.shared, i), loaded.hyperparams_of(i)) for i, one in enumerate(who)]
 
 
 def _play(play: Any, first: _Player, second: _Player, pairs: int, batch: int, key: jax.Array) -> Episodes:
     """Play a match, and return its games as host arrays `[2, G]`."""
-    arguments = jax.tree.map(
-        lambda a, b: jnp.stack([a, b]), *((each.shared, each.hyperparams) for each in (first, second))
-    )
+    both = [(each.shared, each.hyperparams) for each in (first, second)]
+    arguments = jax.tree.map(lambda a, b: jnp.stack([a, b]), *both)
     batches = [jax.device_get(play(*arguments, jax.random.fold_in(key, i))) for i in range(-(-pairs // batch))]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1)[:, :pairs], *batches)
 
 
-def _rate(
-    players: Sequence[_Player], pairings: Sequence[tuple[int, int]], played: Sequence[Episodes]
-) -> dict[str, Any]:
+def _rate(players: list[_Player], pairings: list[tuple[int, int]], played: list[Episodes]) -> dict[str, Any]:
     """Compute the results of the matches, and the ratings of the players."""
     results = [np.sign(each.returns) for each in played]
     outcomes = [(i, j, (result.mean(0) + 1.0) / 2.0) for (i, j), result in zip(pairings, results, strict=True)]
     scores, games = tabulate(outcomes, len(players))
-    elo, (low, high) = fit_elo(scores, games), elo_intervals(outcomes, len(players), _NUM_RESAMPLES)
-    return {
-        "players": [
-            {
-                **player.identity,
-                "elo": float(elo[i]),
-                "elo_ci_low": float(low[i]),
-                "elo_ci_high": float(high[i]),
-                "score": float(scores[i].sum() / games[i].sum()),
-            }
-            for i, player in enumerate(players)
-        ],
-        "matches": [
-            {"players": [i, j], **count_results(result)} for (i, j), result in zip(pairings, results, strict=True)
-        ],
-    }
+    low, high = elo_intervals(outcomes, len(players), _NUM_RESAMPLES)
+    shares = scores.sum(axis=1) / games.sum(axis=1)
+    rated = {"elo": fit_elo(scores, games), "elo_ci_low": low, "elo_ci_high": high, "score": shares}
+    named = [each.identity | {name: float(row[i]) for name, row in rated.items()} for i, each in enumerate(players)]
+    matches = [{"players": [*pair], **count_results(one)} for pair, one in zip(pairings, results, strict=True)]
+    return {"players": named, "matches": matches}
 
 
 def _scores(record: Mapping[str, Any]) -> np.ndarray:

@@ -68,16 +68,14 @@ def _add_curves(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--x", help="env_steps (default) or wall_seconds")
     parser.add_argument("--center", help="iqm (default), mean or median")
     parser.add_argument("--band", help="bootstrap (default), percentile, deviation, error or none")
-    parser.add_argument(
-        "--test", help="mark where it decides between two algorithms: welch, mann_whitney or permutation"
-    )
+    tests = "welch, mann_whitney or permutation"
+    parser.add_argument("--test", help=f"mark where it decides between two algorithms: {tests}")
 
 
 def _add_labelled(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    parser.add_argument(
-        "--label", action="append", metavar="NAME", help="name of an algorithm; once for each, in their order"
-    )
+    about = "name of an algorithm; once for each, in their order"
+    parser.add_argument("--label", action="append", metavar="NAME", help=about)
 
 
 def _add_efficiency(parser: argparse.ArgumentParser) -> None:
@@ -93,14 +91,9 @@ def _add_population(parser: argparse.ArgumentParser) -> None:
 
 def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four", default: str = "four") -> None:
     add_run(parser)
-    parser.add_argument(
-        "--features",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help=f"pole_angle, or observation[2]; {number} (default: the first {default} that the environment names, or the"
-        " two entries that vary most)",
-    )
+    first = f"the first {default} that the environment names, or the two entries that vary most"
+    about = f"pole_angle, or observation[2]; {number} (default: {first})"
+    parser.add_argument("--features", nargs="+", default=[], metavar="NAME", help=about)
     parser.add_argument("--episodes", type=int, default=10, help="episodes to visit states in (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
     add_choice(parser)
@@ -108,15 +101,10 @@ def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four",
 
 def _add_slice(parser: argparse.ArgumentParser) -> None:
     _add_trajectory(parser, "one or two", "two")
-    parser.add_argument(
-        "--fixed", nargs="+", default=[], metavar="NAME=VALUE", help="values of features that do not vary"
-    )
-    parser.add_argument(
-        "--others",
-        default="typical",
-        help="the other features: those of a typical visited state (typical, default), or averages over sampled"
-        " ones (sampled)",
-    )
+    about = "values of features that do not vary"
+    parser.add_argument("--fixed", nargs="+", default=[], metavar="NAME=VALUE", help=about)
+    about = "those of a typical visited state (typical, default), or averages over sampled ones (sampled)"
+    parser.add_argument("--others", default="typical", help=f"the other features: {about}")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -137,15 +125,10 @@ def _add_dream(parser: argparse.ArgumentParser) -> None:
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     add_runs(parser)
-    parser.add_argument(
-        "--x", metavar="KEY", help="key of the length or delay (default: the number in env.kwargs that differs)"
-    )
-    parser.add_argument(
-        "--by", action="append", default=[], metavar="KEY", help="further key that tells lines apart; may be repeated"
-    )
-    parser.add_argument(
-        "--score", default="final", help="final (default) return of each seed, or that of its best policy"
-    )
+    add = parser.add_argument
+    add("--x", metavar="KEY", help="key of the length or delay (default: the number in env.kwargs that differs)")
+    add("--by", action="append", default=[], metavar="KEY", help="further key that tells lines apart; may be repeated")
+    add("--score", default="final", help="final (default) return of each seed, or that of its best policy")
 
 
 def _draw_runs(args: argparse.Namespace) -> Figure:

@@ -130,9 +130,8 @@ def _rows(buffer: Any, num_rows: int, scale: float) -> DataSet:
     shards = jax.tree.map(lambda leaf: leaf.reshape(len(indices), *leaf.shape[lead:]), buffer.experience)
     length, has_rows = shards.reward.shape[2], shards.truncated is not None
     # A ring starts with its oldest step.
-    order = [
-        np.roll(np.arange(length), -at) if wraps else np.arange(at) for at, wraps in zip(indices, full, strict=True)
-    ]
+    ends = zip(indices, full, strict=True)
+    order = [np.roll(np.arange(length), -at) if wraps else np.arange(at) for at, wraps in ends]
     if not sum(map(len, order)):
         raise ConfigError("replay=True: the replay buffer holds no step yet: train longer, or collect with policy=best")
     steps = jax.tree.map(lambda leaf: np.stack([part[:, at] for part, at in zip(leaf, order, strict=True)]), shards)
@@ -145,9 +144,8 @@ def _rows(buffer: Any, num_rows: int, scale: float) -> DataSet:
     steps = steps._replace(truncated=truncated, reward=steps.reward / np.float32(scale), extras=None)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), steps)
     last = jax.tree.map(lambda x: x[flat.terminated | flat.truncated], flat.next_observation)
-    return from_steps(
-        DataHeader(notes=notes), flat.observation, flat.action, flat.reward, flat.terminated, flat.truncated, last
-    )
+    stored = flat.observation, flat.action, flat.reward, flat.terminated, flat.truncated
+    return from_steps(DataHeader(notes=notes), *stored, last)
 
 
 def _infer_truncated(steps: Step) -> np.ndarray:

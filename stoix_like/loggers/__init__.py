@@ -10,13 +10,6 @@ from stoix_like.loggers.make import LoggerConfig, check_available, make_logger, 
 from stoix_like.loggers.multi import MultiLogger
 
 __all__ = [
-    "Logger",
-    "LoggerConfig",
-    "MultiLogger",
-    "RunInfo",
-    "check_available",
-    "make_logger",
-    "plain",
-    "scalars",
+    "Logger", "LoggerConfig", "MultiLogger", "RunInfo", "check_available", "make_logger", "plain", "scalars",
     "sending_loggers",
-]
+]  # fmt: skip

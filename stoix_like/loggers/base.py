@@ -6,7 +6,12 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from stoix_like.schema import INT32_MAX, between, one_of
+
+DREAM = "dream"
+"""Suffix of the file name of a dream: `videos/640_dream.gif`."""
 
 
 class RunInfo(NamedTuple):
@@ -100,6 +105,19 @@ class LoggerSettings:
     def make(self, run_dir: pathlib.Path) -> Logger:
         """Build the logger; it opens and writes nothing before `start`."""
         raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoConfig:
+    """Configuration of `logger.video`."""
+
+    every_evals: Annotated[int, between(0, INT32_MAX)] = 0
+    format: Annotated[str, one_of("gif", "mp4")] = "gif"
+
+
+def kind_of(path: pathlib.Path) -> str:
+    """Return what an animation shows, `video` or `dream`, from the name of its file."""
+    return DREAM if path.stem.endswith(f"_{DREAM}") else "video"
 
 
 def plain(value: Any) -> Any:

@@ -17,16 +17,17 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
-from stoix_like.loggers import points
 from stoix_like.loggers.base import Logger, LoggerSettings, RunInfo
 from stoix_like.loggers.formats import (
     MIN_IQM,
     center_name,
+    describe_point,
     format_number,
     format_rate,
     format_seconds,
     format_timing,
     short_path,
+    table_of_points,
 )
 
 # Columns of the label of a field, and of the bar with its percentage, its time left and spaces.
@@ -95,10 +96,9 @@ class ConsoleLogger:
         # Of several processes, only one could draw its bar.
         if self._config.progress_bar and not self._job and self._console.is_interactive and self._terminal:
             self._bar = _progress_bar(self._console)
-            phase, done = "training" if info.history else "compiling", info.env_steps
-            self._bar.add_task(
-                self._describe(""), total=self._total, completed=done, status="", deadline=None, phase=phase
-            )
+            fields: dict[str, Any] = {"status": "", "deadline": None}
+            fields["phase"] = "training" if info.history else "compiling"
+            self._bar.add_task(self._describe(""), total=self._total, completed=info.env_steps, **fields)
             self._bar.start()
         elif not info.history:
             self._print(("  compiling: from seconds to minutes, less if the programs are cached", "dim"))
@@ -136,14 +136,9 @@ class ConsoleLogger:
             status = f"{status}  {format_rate(record.get('steps_per_second'))} steps/s"
             if not self._last:
                 self._bar.reset(task, completed=record["env_steps"])  # its clock, which includes compilation
-            self._bar.update(
-                task,
-                completed=record["env_steps"],
-                description=self._describe(status),
-                status=status,
-                deadline=None if left is None else time.monotonic() + left,
-                phase="training",
-            )
+            deadline, label = None if left is None else time.monotonic() + left, self._describe(status)
+            fields: dict[str, Any] = {"status": status, "deadline": deadline, "phase": "training"}
+            self._bar.update(task, completed=record["env_steps"], description=label, **fields)
         self._last = dict(record)
 
     def _describe(self, status: str) -> str:
@@ -176,8 +171,8 @@ class ConsoleLogger:
             measure = "absolute metric" if "absolute/episode_return_mean" in summary else "last evaluation"
             self._print_field("best member", f"#{best['member']} by the {measure}, seed {best['seed']}{described}")
         if "population/points" in summary:
-            self._print_field("best point", points.describe(summary["population/best_point"]), "bold green")
-            for line in points.table(summary["population/points"]):
+            self._print_field("best point", describe_point(summary["population/best_point"]), "bold green")
+            for line in table_of_points(summary["population/points"]):
                 self._print(f"{'':{_LABEL_WIDTH}}{line}")
         self._print_field("time", format_timing(summary["timing"]))
         if "profile" in summary:

@@ -9,6 +9,8 @@ from typing import Any
 
 # The interquartile mean of fewer scores is their mean.
 MIN_IQM = 4
+MAX_POINTS = 12
+_OF_POINTS = ("members", "seeds")
 
 
 def center_name(size: int) -> str:
@@ -51,10 +53,7 @@ def format_seconds(value: Any) -> str:
 
 
 def format_timing(timing: Mapping[str, float]) -> str:
-    """Format where the time of a run went, the longest phase first.
-
-    `timing`: seconds by phase, and `total`; phases with an underscore are parts of others and left out.
-    """
+    """Format seconds by phase, the longest first, and their `total`; phases with an underscore are parts of others."""
     estimates = {name: value for name, value in timing.items() if name.startswith("training_")}
     inner = ", ".join(f"{name.removeprefix('training_')} {value:.1f}" for name, value in estimates.items())
     phases = {name: value for name, value in timing.items() if name != "total" and "_" not in name}
@@ -74,3 +73,34 @@ def columns(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = st
     """Align rows of cells in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(align(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def describe_point(point: Mapping[str, Any]) -> str:
+    """Return the hyperparameters of a setting of a population, `actor_lr=0.001, gamma=0.99`."""
+    return ", ".join(f"{name}={point[name]:.3g}" for name in _varied(point))
+
+
+def table_of_points(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the last evaluation of each setting of a population, the best one first."""
+    name = "eval/episode_return"
+    ranked = sorted(points, key=lambda point: _rank(point[f"{name}_iqm"]), reverse=True)
+    rows = [[*_varied(points[0]), "mean", "IQM", "95 % interval", "seeds"]]
+    for point in ranked[:MAX_POINTS]:
+        mean, iqm, low, high = (format_number(point[f"{name}_{key}"]) for key in ("mean", "iqm", "ci_low", "ci_high"))
+        iqm = iqm if len(point["seeds"]) >= MIN_IQM else "-"
+        interval = "-" if low == high == "-" else f"[{low}, {high}]"
+        values = (f"{point[hyperparam]:.3g}" for hyperparam in _varied(point))
+        first, last = point["seeds"][0], point["seeds"][-1]
+        rows.append([*values, mean, iqm, interval, str(first) if first == last else f"{first}–{last}"])
+    lines = columns(rows, str.rjust)
+    left_out = len(ranked) - MAX_POINTS
+    return [*lines, f"{left_out:,} more in summary.json"] if left_out > 0 else lines
+
+
+def _varied(point: Mapping[str, Any]) -> list[str]:
+    return [name for name in point if name not in _OF_POINTS and "/" not in name]
+
+
+def _rank(value: float | None) -> float:
+    # NaN, and null in a file, are worse than any number.
+    return value if value is not None and value == value else float("-inf")

@@ -31,10 +31,7 @@ class JsonlLogger:
         self._metrics, self._updates = _Lines(path), _Lines(path.with_name("updates.jsonl"))
 
     def start(self, info: RunInfo) -> None:
-        """Replace the files by the run's records up to its checkpoint.
-
-        The metrics file then contains exactly the records of the history, none for a new run.
-        """
+        """Replace the files by the run's records up to its checkpoint: exactly its history, none for a new run."""
         self._metrics.start("".join(map(_line, info.history)))
         if self._updates.path.exists():
             try:

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from stoix_like.errors import MissingExtraError
-from stoix_like.loggers.base import Logger, LoggerSettings
+from stoix_like.loggers.base import Logger, LoggerSettings, VideoConfig
 from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.loggers.multi import MultiLogger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
-from stoix_like.loggers.video import VideoConfig
 from stoix_like.loggers.wandb import WandbConfig
 from stoix_like.schema import INT32_MAX, between, from_mapping
 

@@ -90,12 +90,9 @@ def draw_curve(info: RunInfo, records: list[Mapping[str, Any]]) -> Figure:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     last = records[-1]
-    axes.set_title(
-        f"{last['env_steps'] / max(info.total_timesteps, 1):.0%}   return {format_number(float(middle[-1]))}"
-        f"   {format_rate(last.get('steps_per_second'))} steps/s   {format_seconds(last.get('wall_seconds'))}",
-        fontsize="medium",
-        loc="left",
-    )
+    done = f"{last['env_steps'] / max(info.total_timesteps, 1):.0%}   return {format_number(float(middle[-1]))}"
+    pace = f"{format_rate(last.get('steps_per_second'))} steps/s   {format_seconds(last.get('wall_seconds'))}"
+    axes.set_title(f"{done}   {pace}", fontsize="medium", loc="left")
     return figure
 
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
-from stoix_like.loggers.video import kind_of
+from stoix_like.loggers.base import LoggerSettings, RunInfo, kind_of, plain, scalars
 from stoix_like.storage.files import check_directory
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from stoix_like.storage.run_files import ENVIRONMENT, read_environment
 from stoix_like.storage.trust import record_trusted
 from stoix_like.user_code import refusing
 from stoix_like.utils.accelerate.packing import replace_fields
-from stoix_like.utils.jax_utils import select_members, take_member
+from stoix_like.utils.jax_utils import select_members, shapes_on, take_member
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
@@ -249,4 +249,4 @@ def _shapes(run: TrainedRun, host_state: Mapping[str, Any]) -> Any:
     keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), shape))
     with refusing(f"run_dir={run.run_dir}: its agent cannot be built", "use the code that it was trained with"):
         shapes = jax.eval_shape(jax.vmap(init) if shape else init, varied if shape else {}, keys)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
+    return shapes_on(sharding, shapes)

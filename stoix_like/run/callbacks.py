@@ -70,10 +70,7 @@ class Callbacks:
         return False if response is False else self._checked(callback, {} if response is None else response, record)
 
     def saved(self, env_steps: int | None, run_dir: Path) -> None:
-        """Call `on_checkpoint`, if there is a new one.
-
-        `env_steps`: environment steps of the newest complete checkpoint; None without one.
-        """
+        """Call `on_checkpoint` if there is a new one. `env_steps`: of the newest complete one; None without any."""
         if env_steps is None or env_steps == self._checkpoint:
             return
         self._checkpoint = env_steps

@@ -167,9 +167,8 @@ def resume(
         run_dir = remote.working_copy(run_dir)
     run_dir = Path(run_dir).expanduser().absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
-    config = config._replace(
-        custom_callbacks=as_tuple("callbacks", callbacks), custom_loggers=as_tuple("loggers", loggers)
-    )
+    own = as_tuple("callbacks", callbacks), as_tuple("loggers", loggers)
+    config = config._replace(custom_callbacks=own[0], custom_loggers=own[1])
     if address is not None and getattr(config.arch, "distributed", None) is not None:
         raise ConfigError(
             f"arch.distributed: {address} is copied to one machine, and all processes have to share the directory: use"
@@ -185,9 +184,8 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     path, processes = directory.path, setup.processes
     with directory.own(setup.config.checkpoint) as start_mirror:
-        host_state = checkpoint.newest_readable(
-            path, lambda step: checkpoint.read_host_state(path, step, processes), processes
-        )
+        read = functools.partial(checkpoint.read_host_state, path, processes=processes)
+        host_state = checkpoint.newest_readable(path, read, processes)
         complete = _complete_result(setup, directory, host_state)
         if complete is not None:
             start_mirror()
@@ -198,12 +196,8 @@ def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
             # The header follows the restored checkpoint, which has the history: an older one if this one is damaged.
             text = f"resuming {path}: compiling takes half a minute to two, or seconds if the programs are cached"
             processes.say(text, sys.stdout)
-        return _train(
-            setup,
-            directory,
-            start_mirror,
-            Launch(None if restores else find_source(setup), resumes=True, restores=restores),
-        )
+        source = None if restores else find_source(setup)
+        return _train(setup, directory, start_mirror, Launch(source, resumes=True, restores=restores))
 
 
 def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[str, Any] | None) -> Result | None:
@@ -346,9 +340,8 @@ def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> in
 def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     """Restore the newest readable checkpoint; return notes for the user."""
     targets, processes = loop.targets(), loop.setup.processes
-    found = checkpoint.newest_readable(
-        run_dir, lambda step: checkpoint.read(run_dir, step, targets, processes), processes
-    )
+    read = functools.partial(checkpoint.read, run_dir, targets=targets, processes=processes)
+    found = checkpoint.newest_readable(run_dir, read, processes)
     if found is None or "rollout_state" not in found.items:  # packed, or from the Hub
         raise ConfigError(f"{run_dir} holds no state of its environments: it can be evaluated, but not resumed")
     loop.restore(found)

@@ -28,13 +28,9 @@ from stoix_like.storage.run_files import FAILURE, holds_run
 _OF_SUBMITIT = {"FailedJobError": slice(-4, -3), "UncompletedJobError": slice(2)}
 # Errors of joblib and Ray start with what happened.
 _LOST = {
-    *_OF_SUBMITIT,
-    "TerminatedWorkerError",
-    "BrokenProcessPool",
-    "WorkerCrashedError",
-    "NodeDiedError",
+    *_OF_SUBMITIT, "TerminatedWorkerError", "BrokenProcessPool", "WorkerCrashedError", "NodeDiedError",
     "OutOfMemoryError",
-}
+}  # fmt: skip
 
 
 class Failed(float):

@@ -77,10 +77,8 @@ class Learner:
 
     def train(self, num_updates: int, new_interval: bool) -> Any:
         """Start to train, which donates the state, and return the metrics of the interval so far."""
-        state = self.start()
-        self._state, interval = self.programs.train(
-            state, self.hyperparams, np.int32(num_updates), np.bool_(new_interval)
-        )
+        sizes = np.int32(num_updates), np.bool_(new_interval)
+        self._state, interval = self.programs.train(self.start(), self.hyperparams, *sizes)
         return interval
 
     def wait(self, interval: Any) -> Any:

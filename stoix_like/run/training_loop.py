@@ -245,13 +245,11 @@ class TrainingLoop:
 
     def _measure_rollouts(self) -> None:
         """Measure how long rollouts alone take, from the current state, unless nothing is left to train."""
-        learner, rollouts = self._learner, self._learner.programs.rollouts
+        own, rollouts = self._learner, self._learner.programs.rollouts
         is_over = bool(self.progress.stopped_by) or self.progress.updates == self.setup.plan.num_updates
         if self._profile is not None and rollouts is not None and not is_over:
             with self.clock("profile"):
-                self._profile.measure_rollouts(
-                    lambda number: rollouts(learner.state, learner.hyperparams, np.int32(number))
-                )
+                self._profile.measure_rollouts(lambda number: rollouts(own.state, own.hyperparams, np.int32(number)))
 
     def _start_trace(self) -> bool:
         """Return whether the next call of the program is traced."""
@@ -378,18 +376,15 @@ class TrainingLoop:
 
     def evaluate(self) -> dict[str, Any]:
         """Evaluate the current parameters; return the entries of a record."""
-        episodes = self._learner.play(self.progress.updates)
-        self._recording.advise(
-            self.progress.trained or {}, episodes.finished[..., : self.setup.config.arch.num_eval_episodes]
-        )
+        episodes, count = self._learner.play(self.progress.updates), self.setup.config.arch.num_eval_episodes
+        self._recording.advise(self.progress.trained or {}, episodes.finished[..., :count])
         return self.evaluations.record(episodes, self.env_steps, self.progress.failures)
 
     def _record(self, metrics: dict[str, Any]) -> None:
         """Record an evaluation, which ends its interval, and tell the callbacks."""
         self.progress.end_interval()
-        self.history.append(
-            {"env_steps": self.env_steps, "updates": self.progress.updates, "wall_seconds": self._elapsed(), **metrics}
-        )
+        done = {"env_steps": self.env_steps, "updates": self.progress.updates, "wall_seconds": self._elapsed()}
+        self.history.append({**done, **metrics})
         if self._callbacks:
             with self.clock("callbacks"):
                 self._callbacks.evaluated(self.progress, self.state.shared, self._learner.population)

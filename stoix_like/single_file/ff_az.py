@@ -96,8 +96,7 @@ class Env(NamedTuple):
 def make_env(name: str, max_episode_steps: int | None) -> Env:
     """Build environments of gymnax."""
     env, params = gymnax.make(name)
-    if max_episode_steps is not None:
-        params = params.replace(max_steps_in_episode=max_episode_steps)
+    params = params.replace(max_steps_in_episode=max_episode_steps or params.max_steps_in_episode)
 
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
         obs, state = env.reset_env(key, params)
@@ -209,9 +208,8 @@ class Replay(NamedTuple):
     def add(self, blocks: Sample) -> Replay:
         """Overwrite the oldest blocks, as one slice: the capacity is a multiple of their number."""
         capacity, number = self.blocks.value.shape[1], blocks.value.shape[1]
-        stored = jax.tree.map(
-            lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, self.position, axis=1), self.blocks, blocks
-        )
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=self.position, axis=1)
+        stored = jax.tree.map(write, self.blocks, blocks)
         end = self.position + number
         return Replay(stored, end % capacity, self.is_full | (end >= capacity))
 

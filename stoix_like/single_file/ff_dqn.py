@@ -87,8 +87,7 @@ class Env(NamedTuple):
 def make_env(name: str, max_episode_steps: int | None) -> Env:
     """Build environments of gymnax."""
     env, params = gymnax.make(name)
-    if max_episode_steps is not None:
-        params = params.replace(max_steps_in_episode=max_episode_steps)
+    params = params.replace(max_steps_in_episode=max_episode_steps or params.max_steps_in_episode)
 
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
         obs, state = env.reset_env(key, params)
@@ -136,19 +135,16 @@ class Network(nn.Module):
         return MLP([self.num_outputs], scale=self.scale, name=self.head)(x)
 
 
-def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip gradients by their global norm: g min(1, max_norm / ||g||)."""
-    return optax.stateless(lambda g, _: optax.tree.scale(jnp.minimum(1.0, max_norm / optax.tree.norm(g)), g))
-
-
 def make_optimiser(config: Config) -> optax.GradientTransformation:
-    """Build Adam."""
+    """Build Adam, which clips gradients to g min(1, max_grad_norm / ||g||)."""
+    limit = config.max_grad_norm
+    clip = optax.stateless(lambda g, _: optax.tree.scale(jnp.minimum(1.0, limit / optax.tree.norm(g)), g))
 
     def decayed(count: jax.Array) -> jax.Array:
         return config.q_lr * jnp.maximum(0.0, 1.0 - (count // config.epochs) / config.num_updates)
 
     rate = decayed if config.decay_learning_rates else config.q_lr
-    return optax.chain(clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=config.adam_eps))
+    return optax.chain(clip, optax.adam(rate, eps=config.adam_eps))
 
 
 class Transition(NamedTuple):
@@ -171,9 +167,8 @@ class Replay(NamedTuple):
     def add(self, steps: Transition) -> Replay:
         """Overwrite the oldest steps, as one slice: the capacity is a multiple of their number."""
         capacity, number = len(self.steps.reward), len(steps.reward)
-        stored = jax.tree.map(
-            lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, self.position, axis=0), self.steps, steps
-        )
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=self.position, axis=0)
+        stored = jax.tree.map(write, self.steps, steps)
         return Replay(stored, (self.position + number) % capacity, jnp.minimum(self.size + number, capacity))
 
     def sample(self, key: jax.Array, number: int) -> Transition:
@@ -219,9 +214,7 @@ class DQN:
         replay = Replay(steps, jnp.int32(0), jnp.int32(0))
         learner = Learner(params, params, self.optimiser.init(params), replay, jnp.int32(0), env_state, obs, key)
         keys = jax.random.split(warmup_key, config.warmup_steps // config.rollout_length)
-        return jax.lax.scan(lambda learner, key: (self.rollout(learner, key, self.random_action), None), learner, keys)[
-            0
-        ]
+        return jax.lax.scan(lambda x, key: (self.rollout(x, key, self.random_action), None), learner, keys)[0]
 
     def random_action(self, learner: Learner, obs: jax.Array, key: jax.Array) -> jax.Array:
         """Draw uniformly random actions."""
@@ -282,8 +275,7 @@ class DQN:
 
     def evaluate(self, params: Any, key: jax.Array) -> jax.Array:
         """Return the mean return of complete episodes of the best actions."""
-        num_episodes = self.config.num_eval_episodes
-        reset_key, key = jax.random.split(key)
+        num_episodes, (reset_key, key) = self.config.num_eval_episodes, jax.random.split(key)
         env_state, obs = self.env.reset(jax.random.split(reset_key, num_episodes))
 
         def act_and_step(carry: Any) -> Any:

@@ -85,8 +85,7 @@ class Env(NamedTuple):
 def make_env(name: str, max_episode_steps: int | None) -> Env:
     """Build environments of gymnax."""
     env, params = gymnax.make(name)
-    if max_episode_steps is not None:
-        params = params.replace(max_steps_in_episode=max_episode_steps)
+    params = params.replace(max_steps_in_episode=max_episode_steps or params.max_steps_in_episode)
 
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
         obs, state = env.reset_env(key, params)
@@ -145,20 +144,17 @@ def entropy(logits: jax.Array) -> jax.Array:
     return -jnp.sum(log_probs * jnp.exp(log_probs), axis=-1)
 
 
-def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip gradients by their global norm: g min(1, max_norm / ||g||)."""
-    return optax.stateless(lambda g, _: optax.tree.scale(jnp.minimum(1.0, max_norm / optax.tree.norm(g)), g))
-
-
 def make_optimiser(config: Config) -> optax.GradientTransformation:
-    """Build one Adam each for the actor and the critic."""
+    """Build one Adam each for the actor and the critic, which clip gradients to g min(1, max_grad_norm / ||g||)."""
+    limit = config.max_grad_norm
+    clip = optax.stateless(lambda g, _: optax.tree.scale(jnp.minimum(1.0, limit / optax.tree.norm(g)), g))
 
     def adam(lr: float) -> optax.GradientTransformation:
         def decayed(count: jax.Array) -> jax.Array:
             return lr * jnp.maximum(0.0, 1.0 - count // (config.epochs * config.num_minibatches) / config.num_updates)
 
         rate = decayed if config.decay_learning_rates else lr
-        return optax.chain(clip_by_global_norm(config.max_grad_norm), optax.adam(rate, eps=config.adam_eps))
+        return optax.chain(clip, optax.adam(rate, eps=config.adam_eps))
 
     optimisers = {"actor": adam(config.actor_lr), "critic": adam(config.critic_lr)}
     return optax.multi_transform(optimisers, {name: name for name in optimisers})

@@ -84,8 +84,7 @@ class Env(NamedTuple):
 def make_env(name: str, max_episode_steps: int | None) -> Env:
     """Build environments of gymnax."""
     env, params = gymnax.make(name)
-    if max_episode_steps is not None:
-        params = params.replace(max_steps_in_episode=max_episode_steps)
+    params = params.replace(max_steps_in_episode=max_episode_steps or params.max_steps_in_episode)
 
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
         obs, state = env.reset_env(key, params)
@@ -135,20 +134,17 @@ class Network(nn.Module):
         return MLP([self.num_outputs], scale=self.scale, name=self.head)(x)
 
 
-def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Clip gradients by their global norm: g min(1, max_norm / ||g||)."""
-    return optax.stateless(lambda g, _: optax.tree.scale(jnp.minimum(1.0, max_norm / optax.tree.norm(g)), g))
-
-
 def make_optimiser(config: Config) -> optax.GradientTransformation:
-    """Build rectified Adam."""
+    """Build rectified Adam, which clips gradients to g min(1, max_grad_norm / ||g||)."""
+    limit = config.max_grad_norm
+    clip = optax.stateless(lambda g, _: optax.tree.scale(jnp.minimum(1.0, limit / optax.tree.norm(g)), g))
 
     def decayed(count: jax.Array) -> jax.Array:
         update = count // (config.epochs * config.num_minibatches)
         return config.q_lr * jnp.maximum(0.0, 1.0 - update / config.num_updates)
 
     rate = decayed if config.decay_learning_rates else config.q_lr
-    return optax.chain(clip_by_global_norm(config.max_grad_norm), optax.radam(rate, eps=config.adam_eps))
+    return optax.chain(clip, optax.radam(rate, eps=config.adam_eps))
 
 
 class Learner(NamedTuple):

@@ -85,8 +85,7 @@ class Env(NamedTuple):
 def make_env(name: str, max_episode_steps: int | None) -> Env:
     """Build environments of gymnax, whose actions are rescaled from [-1, 1] to their bounds."""
     env, params = gymnax.make(name)
-    if max_episode_steps is not None:
-        params = params.replace(max_steps_in_episode=max_episode_steps)
+    params = params.replace(max_steps_in_episode=max_episode_steps or params.max_steps_in_episode)
     space = env.action_space(params)
     low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
     middle, half_range = (high + low) / 2, (high - low) / 2
@@ -182,9 +181,8 @@ class Replay(NamedTuple):
     def add(self, steps: Transition) -> Replay:
         """Overwrite the oldest steps, as one slice: the capacity is a multiple of their number."""
         capacity, number = len(self.steps.reward), len(steps.reward)
-        stored = jax.tree.map(
-            lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, self.position, axis=0), self.steps, steps
-        )
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=self.position, axis=0)
+        stored = jax.tree.map(write, self.steps, steps)
         return Replay(stored, (self.position + number) % capacity, jnp.minimum(self.size + number, capacity))
 
     def sample(self, key: jax.Array, number: int) -> Transition:

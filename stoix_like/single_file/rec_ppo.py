@@ -87,8 +87,7 @@ class Env(NamedTuple):
 def make_env(name: str, max_episode_steps: int | None) -> Env:
     """Build environments of gymnax."""
     env, params = gymnax.make(name)
-    if max_episode_steps is not None:
-        params = params.replace(max_steps_in_episode=max_episode_steps)
+    params = params.replace(max_steps_in_episode=max_episode_steps or params.max_steps_in_episode)
 
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
         obs, state = env.reset_env(key, params)

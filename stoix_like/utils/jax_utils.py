@@ -271,10 +271,7 @@ def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, "
 
 
 def in_pieces(function: Callable[[Any], Any], pieces: int, length: int) -> Callable[[Any], Any]:
-    """Return a function of a batch that computes pieces of it one after the other on accelerators, to save memory.
-
-    `function`: maps arrays `[T, ...]` to arrays `[T, ...]`, each entry by itself.
-    """
+    """Return a function of a batch `[T, ...]`, entry by entry, that accelerators compute in pieces, to save memory."""
     count = 1 if on_cpu() else max(n for n in range(1, min(pieces, length) + 1) if length % n == 0)
 
     def apply(batch: Any) -> Any:
@@ -312,12 +309,10 @@ def _of_vmapped(axis_size: int, in_batched: list[bool], condition: jax.Array) ->
 
 
 def apply_where(condition: jax.Array, step: Callable[[Any], Any], operand: Any) -> Any:
-    """Take a step where a condition holds.
+    """Take a step where a condition `[]` holds.
 
     Over a vmapped axis, such as a population, the step is computed for all entries if the condition holds for one of
     them, and changes only that one; `jax.lax.cond` would compute it in any case.
-
-    `condition`: a scalar.
     """
 
     def taken(operand: Any) -> Any:
@@ -369,6 +364,11 @@ def named(tree: PyTree) -> dict[str, Any]:
 def replace_named(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
     """Replace leaves of a tree by name."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaves.get(path_name(path), leaf), tree)
+
+
+def shapes_on(sharding: Any, tree: Any) -> Any:
+    """Return the shapes of arrays with the sharding that they have as arguments of a program."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
 
 
 def used_inputs(function: Callable[..., Any], inputs: Mapping[str, Any], *args: Any) -> frozenset[str]:

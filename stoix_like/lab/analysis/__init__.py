@@ -30,28 +30,8 @@ from stoix_like.lab.analysis.population_plots import heat_map, hyperparameter_sl
 from stoix_like.lab.analysis.slices import Slice, take_slice
 
 __all__ = [
-    "AlgorithmRuns",
-    "Comparison",
-    "Settings",
-    "Slice",
-    "compare",
-    "compare_all",
-    "critic_slice",
-    "draw_critic",
-    "draw_dream",
-    "draw_memory",
-    "draw_policy",
-    "draw_trajectory",
-    "heat_map",
-    "histogram",
-    "hyperparameter_slices",
-    "learning_curves",
-    "lineage",
-    "load",
-    "performance_profiles",
-    "policy_slice",
-    "read",
-    "sample_efficiency",
-    "take_slice",
-    "trajectories",
-]
+    "AlgorithmRuns", "Comparison", "Settings", "Slice", "compare", "compare_all", "critic_slice", "draw_critic",
+    "draw_dream", "draw_memory", "draw_policy", "draw_trajectory", "heat_map", "histogram", "hyperparameter_slices",
+    "learning_curves", "lineage", "load", "performance_profiles", "policy_slice", "read", "sample_efficiency",
+    "take_slice", "trajectories",
+]  # fmt: skip

@@ -195,15 +195,14 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     tasks = common_tasks(algorithms)
     notes: list[str] = []
     if settings.target is not None and len(tasks) > 1:
-        raise ConfigError(
-            f"target={settings.target:g} is a return of one environment, and these runs have {len(tasks)}: omit it"
-        )
+        one = f"target={settings.target:g} is a return of one environment"
+        raise ConfigError(f"{one}, and these runs have {len(tasks)}: omit it")
     algorithms = with_scores(algorithms, settings.score, notes)
     scores = raw_scores(algorithms, tasks, settings.score, notes)
     tables = score_tables(scores, tasks, notes)
     best = max(float(np.max(table)) for table in tables.values())
     target = best if settings.target is None else settings.target
-    found = statistics.aggregates(tables, target, settings.level)
+    found = {label: statistics.aggregates(table, target, settings.level) for label, table in tables.items()}
     if len(algorithms) > MAX_ALL_PAIRS:
         algorithms = sorted(algorithms, key=lambda algorithm: found[algorithm.label]["iqm"].estimate, reverse=True)
         corrected = "" if settings.correction == "none" else ", corrected for all pairs"
@@ -214,17 +213,15 @@ def _compare(algorithms: list[AlgorithmRuns], settings: Settings) -> Comparison:
     # The scores themselves choose the best one: its tests count for all pairs that could have been chosen.
     untested = len(tasks) * math.comb(len(algorithms), 2) - len(pairs)
     samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
+    equal = [_equal(algorithms, (first, second), tasks[index], settings) for index, first, second in pairs]
     tests = [
-        _test(
-            tasks[index], first, second, *sample, settings, _equal(algorithms, (first, second), tasks[index], settings)
-        )
-        for (index, first, second), sample in zip(pairs, samples, strict=True)
+        _test(tasks[index], first, second, *sample, settings, how)
+        for (index, first, second), sample, how in zip(pairs, samples, equal, strict=True)
     ]
     p_values = statistics.correct([test.p_value for test in tests], settings.correction, untested)
     num_tests = max(1, untested + sum(not test.equal for test in tests))
-    tests = [
-        _decide(test, p, sample, settings, num_tests) for test, p, sample in zip(tests, p_values, samples, strict=True)
-    ]
+    decided = zip(tests, p_values, samples, strict=True)
+    tests = [_decide(test, p, sample, settings, num_tests) for test, p, sample in decided]
     seeds = [len(values) for columns in scores.values() for values in columns]
     if min(seeds) < MIN_SEEDS:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
@@ -288,19 +285,13 @@ def _algorithms(
 def _test(
     task: str, first: AlgorithmRuns, second: AlgorithmRuns, x: np.ndarray, y: np.ndarray, settings: Settings, equal: str
 ) -> Test:
-    paired = are_paired(first, second, task)
-    return Test(
-        task,
-        first.label,
-        second.label,
-        statistics.difference(x, y, settings.level, test=settings.test, paired=paired),
-        statistics.probability_of_improvement(x, y, settings.level),
-        math.nan if equal else statistics.p_value(settings.test, x, y, paired),
-        seeds=(len(x), len(y)),
-        paired=paired,
-        direction=statistics.direction(settings.test, x, y, paired),
-        equal=equal,
-    )
+    name, level, paired = settings.test, settings.level, are_paired(first, second, task)
+    difference = statistics.difference(x, y, level, test=name, paired=paired)
+    improvement = statistics.probability_of_improvement(x, y, level)
+    p_value = math.nan if equal else statistics.p_value(name, x, y, paired)
+    outcome = Test(task, first.label, second.label, difference, improvement, p_value, equal=equal)
+    direction = statistics.direction(name, x, y, paired)
+    return outcome._replace(seeds=(len(x), len(y)), paired=paired, direction=direction)
 
 
 def _equal(algorithms: Sequence[AlgorithmRuns], pair: Sequence[AlgorithmRuns], task: str, settings: Settings) -> str:
@@ -355,14 +346,8 @@ def _lines(comparison: Comparison) -> list[str]:
 
 def _wrap(text: str, indent: str = "") -> list[str]:
     """Break a sentence into lines; those after the first one are indented further."""
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    wrapper = textwrap.TextWrapper(_WIDTH, indent, f"{indent}  ", break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
 
 
 def _pair_lines(comparison: Comparison) -> list[str]:

@@ -102,14 +102,12 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[AlgorithmRu
         [{key: chosen.get(key) for key in differing} for chosen, _ in found.values()],
         [tasks for _, tasks in found.values()],
     )
-    return [
-        AlgorithmRuns(
-            label,
-            {key: chosen[key] for key in differing if key in chosen},
-            {task: tuple(seeds[seed] for seed in sorted(seeds)) for task, seeds in tasks.items()},
-        )
-        for label, (chosen, tasks) in zip(labels, found.values(), strict=True)
-    ]
+    algorithms = []
+    for label, (chosen, tasks) in zip(labels, found.values(), strict=True):
+        own = {key: chosen[key] for key in differing if key in chosen}
+        by_task = {task: tuple(seeds[seed] for seed in sorted(seeds)) for task, seeds in tasks.items()}
+        algorithms.append(AlgorithmRuns(label, own, by_task))
+    return algorithms
 
 
 def _twice(first: Member, second: Member, by: Sequence[str]) -> str:
@@ -136,9 +134,8 @@ def common_tasks(algorithms: Sequence[AlgorithmRuns]) -> list[str]:
     tasks = [task for task in algorithms[0].tasks if all(task in algorithm.tasks for algorithm in algorithms)]
     if not tasks:
         listed = "; ".join(f"{algorithm.label} on {', '.join(algorithm.tasks)}" for algorithm in algorithms)
-        raise ConfigError(
-            f"no environment is common to all algorithms ({listed}): compare runs of the same environment"
-        )
+        problem = f"no environment is common to all algorithms ({listed})"
+        raise ConfigError(f"{problem}: compare runs of the same environment")
     labels = [algorithm.label for algorithm in algorithms]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise ConfigError(

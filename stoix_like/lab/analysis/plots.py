@@ -137,13 +137,8 @@ def _legend(axes: Axes) -> None:
         axes.legend(handles, wrapped, loc="best", fontsize="small")
 
 
-def length_curves(
-    curves: Mapping[str, Mapping[float, np.ndarray]], task: str, key: str, kind: str, *, ax: Axes
-) -> None:
-    """Plot the interquartile mean of returns over the length of a task: a line per cell, a bootstrap band over seeds.
-
-    `curves`: the returns `[S]` of S seeds, by label and length.
-    """
+def length_curves(curves: dict[str, dict[float, np.ndarray]], task: str, key: str, kind: str, *, ax: Axes) -> None:
+    """Plot interquartile means of returns `[S]`, by label and length of a task, with a bootstrap band over seeds."""
     axes, level = new_axes(ax), 0.05
     for label, returns in curves.items():
         lengths, columns = zip(*sorted(returns.items()), strict=True)
@@ -156,9 +151,8 @@ def length_curves(
         axes.set_xticks(every, [f"{length:g}" for length in every])
         axes.minorticks_off()
     axes.set(xlabel=key, ylabel=f"{kind} mean episode return")
-    _say_what(
-        axes, task, "iqm", "bootstrap", level, max(len(column) for one in curves.values() for column in one.values())
-    )
+    seeds = max(len(column) for one in curves.values() for column in one.values())
+    _say_what(axes, task, "iqm", "bootstrap", level, seeds)
     _legend(axes)
 
 

@@ -24,8 +24,7 @@ from stoix_like.lab.analysis.figures import as_svg
 from stoix_like.lab.analysis.groups import AlgorithmRuns, common_tasks, read, runs_of, sections
 from stoix_like.lab.analysis.scores import keeps_last
 from stoix_like.lab.analysis.selection import FRESH_RUNS, TUNE, describe_fresh, read_selected
-from stoix_like.loggers.formats import center_name
-from stoix_like.loggers.points import describe
+from stoix_like.loggers.formats import center_name, describe_point
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
 from stoix_like.storage.recorded_runs import Member, Run, budget, differing_keys, flatten, is_below, started
@@ -227,7 +226,7 @@ def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
         interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"
         lines.append(
             f"<p>Best of {len(points)} hyperparameter settings of"
-            f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe(point))},"
+            f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe_point(point))},"
             f" {center_name(len(point['seeds']))}"
             f" {_number(point[f'{name}_iqm'])}{interval} over {len(point['seeds'])} seed(s), the return that selected"
             " it.</p>"

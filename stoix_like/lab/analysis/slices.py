@@ -85,9 +85,7 @@ def take_slice(
     grids = tuple(_grid(feature, visits, points or _POINTS[len(chosen)]) for feature in chosen)
     found = _inspect(policy, base, view, chosen, grids)
     named = all_features(policy.legend.features, policy.observation_space)
-    held = {
-        feature.name: float(feature.read(view)[0]) for feature in named[:_MAX_HELD] if not _overlaps(feature, chosen)
-    }
+    held = {one.name: float(one.read(view)[0]) for one in named[:_MAX_HELD] if not _overlaps(one, chosen)}
     return Slice(chosen, grids, held if others == "typical" else fixed, found, policy, visits)
 
 
@@ -122,9 +120,8 @@ def view_of(observation: Observation) -> View:
 
 def _base(visits: Visits, others: str) -> Observation:
     """Return the visited observations `[K, ...]` that give the features which do not vary."""
-    flat = np.concatenate(
-        [leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in view_of(visits.observation).values()], axis=1
-    )
+    leaves = view_of(visits.observation).values()
+    flat = np.concatenate([leaf.reshape(len(leaf), -1).astype(np.float64) for leaf in leaves], axis=1)
     if others == "sampled":
         rows = np.random.default_rng(0).permutation(len(flat))[:_NUM_SAMPLED]
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,20 +30,14 @@ class Interval(NamedTuple):
     high: float = math.nan
 
 
-def aggregates(
-    scores: Mapping[str, np.ndarray], target: float, level: float = 0.05, seed: int = 0
-) -> dict[str, dict[str, Interval]]:
+def aggregates(values: np.ndarray, target: float, level: float = 0.05) -> dict[str, Interval]:
     """Compute mean, median, interquartile mean and optimality gap, with stratified bootstrap intervals.
 
     With several tasks, the median is over the tasks' means. Source: Agarwal et al. 2021, "Deep reinforcement
     learning at the edge of the statistical precipice", section 4.
 
-    `scores`: `[S, K]` scores of S seeds on K tasks, by algorithm.
+    `values`: `[S, K]` scores of S seeds on K tasks.
     """
-    return {name: _aggregates(values, target, level, seed) for name, values in scores.items()}
-
-
-def _aggregates(values: np.ndarray, target: float, level: float, seed: int) -> dict[str, Interval]:
     flat, num_tasks = values.T.ravel(), values.shape[1]
 
     def all_of(counts: np.ndarray) -> np.ndarray:
@@ -57,7 +51,7 @@ def _aggregates(values: np.ndarray, target: float, level: float, seed: int) -> d
     if len(values) == 1:
         return dict(zip(names, map(Interval, estimates.tolist()), strict=True))
     # Seeded for each: results do not depend on which other algorithms are compared.
-    resampled = np.concatenate([all_of(counts) for counts in resample_counts(values.shape, seed)])
+    resampled = np.concatenate([all_of(counts) for counts in resample_counts(values.shape, 0)])
     return {name: interval(estimates[index], resampled[:, index], level) for index, name in enumerate(names)}
 
 
@@ -89,7 +83,7 @@ def interval(estimate: float, resampled: np.ndarray, level: float) -> Interval:
     return Interval(float(estimate), float(low), float(high))
 
 
-def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05, seed: int = 0) -> Interval:
+def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05) -> Interval:
     """Compute the probability that a run of X, of scores `[S]`, is better than one of Y, `[S']`; ties count half.
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
@@ -97,7 +91,7 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray, level: float = 0.05
     wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
     if min(len(x), len(y)) == 1:
         return Interval(float(wins.mean()))
-    counts = zip(resample_counts((len(x), 1), seed), resample_counts((len(y), 1), seed + 1), strict=True)
+    counts = zip(resample_counts((len(x), 1), 0), resample_counts((len(y), 1), 1), strict=True)
     resampled = [((first @ wins) * second).sum(-1) / wins.size for first, second in counts]
     return interval(wins.mean(), np.concatenate(resampled), level)
 
@@ -135,10 +129,7 @@ PAIRED_TITLES = {
 
 
 def is_exact(size: int, other: int | None = None) -> bool:
-    """Return whether a permutation test goes through all permutations instead of drawing `NUM_RESAMPLES`.
-
-    `other`: the size of the other algorithm; None if they are paired.
-    """
+    """Return whether a permutation test enumerates all permutations. `other`: the other size; None if paired."""
     return (2**size if other is None else math.comb(size + other, size)) <= MAX_PERMUTATIONS
 
 
@@ -183,7 +174,7 @@ def correct(p_values: Sequence[float], method: str, untested: int = 0) -> list[f
 
 
 def difference(
-    x: np.ndarray, y: np.ndarray, level: float = 0.05, seed: int = 0, test: str = "permutation", paired: bool = False
+    x: np.ndarray, y: np.ndarray, level: float = 0.05, test: str = "permutation", paired: bool = False
 ) -> Interval:
     """Return the difference between the means of X and Y with its interval: of a t-test its own, else a bootstrap's."""
     estimate = float(np.mean(x) - np.mean(y))
@@ -195,15 +186,13 @@ def difference(
             result = (PAIRED_TESTS if paired else TESTS)[test](x, y)
             return Interval(estimate, *map(float, result.confidence_interval(1.0 - level)))
     resampled = [
-        np.concatenate([counts @ sample / len(sample) for counts in resample_counts((len(sample), 1), seed + place)])
+        np.concatenate([counts @ sample / len(sample) for counts in resample_counts((len(sample), 1), place)])
         for place, sample in enumerate([x - y] if paired else [x, y])
     ]
     return interval(estimate, resampled[0] if paired else resampled[0] - resampled[1], level)
 
 
-def seeds_needed(
-    x: np.ndarray, y: np.ndarray, test: str, level: float = 0.05, seed: int = 0, paired: bool = False
-) -> int | None:
+def seeds_needed(x: np.ndarray, y: np.ndarray, test: str, level: float = 0.05, paired: bool = False) -> int | None:
     """Return the number of seeds of each algorithm with which a test decides in 80 % of cases, by simulation.
 
     Scores are drawn from normal distributions with the observed means and standard deviations. The permutation test is
@@ -220,7 +209,7 @@ def seeds_needed(
         repeated = ((size, *(np.full(size, z[0]) for z in samples)) for size in sizes)
         return next((size for size, first, second in repeated if p_value(test, first, second, paired) < level), None)
     function = (PAIRED_TESTS if paired else TESTS)["welch" if test == "permutation" else test]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
 
     def power(size: int) -> float:
         drawn = [rng.normal(np.mean(z), np.std(z, ddof=1), (_NUM_SIMULATIONS, size)) for z in samples]

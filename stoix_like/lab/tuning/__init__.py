@@ -20,12 +20,5 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("tuning", str(error.name), "tune") from error
 
 __all__ = [
-    "SweepConfig",
-    "SweepResult",
-    "TuneResult",
-    "describe",
-    "describe_tuned",
-    "from_command_line",
-    "sweep",
-    "tune",
-]
+    "SweepConfig", "SweepResult", "TuneResult", "describe", "describe_tuned", "from_command_line", "sweep", "tune",
+]  # fmt: skip

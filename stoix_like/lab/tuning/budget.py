@@ -99,11 +99,7 @@ def plan_steps(steps: float, trial_steps: int, slots: int | None, unit: str) -> 
 
 
 def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> BudgetStages | None:
-    """Divide a wall time.
-
-    `spent`: seconds that have passed.
-    Returns the plan; None if the search would be too short.
-    """
+    """Divide a wall time, `spent` seconds less; return None if the search would be too short."""
     for seeds in SEEDS:
         left = seconds - spent - _tail_seconds(cost, slots, seeds)
         one = _round_seconds(cost)
@@ -177,11 +173,8 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
     # It is no run of the search: nothing of it is shown, copied or sent.
     checkpoint = dataclasses.replace(config.checkpoint, mirror=None)
-    logger = LoggerConfig(
-        console=ConsoleConfig(enabled=False),
-        every_updates=config.logger.every_updates,
-        diagnostics=config.logger.diagnostics,
-    )
+    kept: dict[str, Any] = {name: getattr(config.logger, name) for name in ("every_updates", "diagnostics")}
+    logger = LoggerConfig(console=ConsoleConfig(enabled=False), **kept)
     own_code: dict[str, Any] = {"loggers": {}, "callbacks": (), "custom_callbacks": (watch,)}
     config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, **own_code)
     disk = next(place for place in beside.absolute().parents if place.is_dir())

@@ -51,11 +51,7 @@ def _say(text: str) -> None:
 
 
 def interquartile_means(scores: Sequence[float] | np.ndarray, seeds: int) -> np.ndarray:
-    """Compute the interquartile mean of each setting: a quarter of its members is trimmed at either end.
-
-    `scores`: `[P]`, members of a setting one after the other; NaN counts as the lowest.
-    Returns `[P / seeds]`.
-    """
+    """Compute the interquartile mean of each setting. `scores`: `[P]`, `seeds` for each; NaN counts as the lowest."""
     by_slot = np.asarray(scores, np.float64).reshape(-1, seeds)
     ordered = np.sort(np.where(np.isnan(by_slot), -np.inf, by_slot), axis=1)
     cut = seeds // 4

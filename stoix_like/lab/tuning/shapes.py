@@ -29,10 +29,7 @@ def shape_of(params: Mapping[str, Any], parameters: Sequence[Parameter]) -> Shap
 
 
 def list_shapes(parameters: Sequence[Parameter], sampler: str, number: int | None, seed: int) -> list[Shape] | None:
-    """Return the shapes of a sweep.
-
-    Returns the shapes; None where nothing is traced, so that every trial compiles anyway and may have its own.
-    """
+    """Return the shapes of a sweep; None where nothing is traced: every trial compiles anyway, and may have its own."""
     fixed = [parameter for parameter in parameters if not parameter.traced]
     if sampler == "grid":
         return _combine(fixed, [parameter.grid(GRID_POINTS) for parameter in fixed])
@@ -77,10 +74,7 @@ def _draw(parameter: Parameter, rng: np.random.Generator) -> Any:
 
 
 def population_size(given: int | None, trials: int, parallel: int, num_shapes: int) -> int:
-    """Return the number of trials that train as one population.
-
-    `given`: `sweep.population`; None: `parallel`, or its largest divisor with which every shape is tried.
-    """
+    """Return the trials per population: `given`, else `parallel` or its largest divisor that tries every shape."""
     if given is not None:
         return given
     divisors = [size for size in range(parallel, 0, -1) if parallel % size == 0]
@@ -90,10 +84,7 @@ def population_size(given: int | None, trials: int, parallel: int, num_shapes: i
 def describe_programs(
     parameters: Sequence[Parameter], num_shapes: int | None, populations: Sequence[tuple[str, int]], seeds: int
 ) -> str:
-    """Return how many programs a sweep compiles, as one line.
-
-    `num_shapes`: number of shapes; None: every trial has its own.
-    """
+    """Return how many programs a sweep compiles, as one line. `num_shapes`: None if every trial has its own."""
     of = ", ".join(parameter.key for parameter in parameters if not parameter.traced)
     if all(not parameter.traced for parameter in parameters):
         most = min(len(populations), num_shapes or len(populations))

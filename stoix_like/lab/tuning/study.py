@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
@@ -74,7 +75,7 @@ def finished(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def complete(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials with a value; to Optuna, pruned ones have one, too: their last return."""
+    """Return the trials with a value."""
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
@@ -123,16 +124,9 @@ def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, siz
     drawn = _points(sampling, before) if sampling.sampler == "grid" else _draw(study, sampling, before, batch)
     distributions = {parameter.key: parameter.distribution for parameter in sampling.parameters}
     for number, (params, attributes) in zip(range(len(before), until), drawn, strict=False):
-        placed = {**batch.place(number, params), SIZE: size, UNTIL: until}
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=TrialState.RUNNING,
-                params={key: params[key] for key in distributions},
-                distributions=distributions,
-                user_attrs=placed,
-                system_attrs=attributes,
-            )
-        )
+        own, placed = {key: params[key] for key in distributions}, {**batch.place(number, params), SIZE: size}
+        marks: dict[str, Any] = {"user_attrs": {**placed, UNTIL: until}, "system_attrs": attributes}
+        study.add_trial(create_trial(state=TrialState.RUNNING, params=own, distributions=distributions, **marks))
 
 
 class _Batch:
@@ -218,14 +212,9 @@ def _in_terms_of(
     if _SHAPE in distributions:
         assert shapes is not None
         own[_SHAPE] = shapes.index(shape_of(trial.params, parameters))
-    return optuna.trial.create_trial(
-        state=state,
-        value=value,
-        params={key: own[key] for key in distributions},
-        distributions=distributions,
-        system_attrs=trial.system_attrs,
-        intermediate_values=trial.intermediate_values,
-    )
+    own = {key: own[key] for key in distributions}
+    result: dict[str, Any] = {"state": state, "value": value, "system_attrs": trial.system_attrs}
+    return create_trial(params=own, distributions=distributions, **result)
 
 
 def _points(sampling: Sampling, before: Sequence[FrozenTrial]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -245,12 +234,9 @@ def _points(sampling: Sampling, before: Sequence[FrozenTrial]) -> Iterator[tuple
                 yield point, {}
 
 
-def grid_populations(
-    sampling: Sampling, before: Sequence[FrozenTrial], limit: int, size: int
-) -> list[list[dict[str, Any]]]:
+def grid_populations(sampling: Sampling, before: Sequence[FrozenTrial], limit: int, size: int) -> list[list[Shape]]:
     """Return the next populations of a grid, by the parameters of their trials."""
-    populations: list[list[dict[str, Any]]] = []
-    total = 0
+    populations, total = list[list[Shape]](), 0
     points = (point for point, _ in _points(sampling, before))
     for _, group in itertools.groupby(points, lambda point: identity(shape_of(point, sampling.parameters))):
         while population := list(itertools.islice(group, size)):
@@ -261,11 +247,9 @@ def grid_populations(
     return populations
 
 
-def _make_sampler(
-    name: str, seed: int, number: int, startup: int, fixed: dict[str, Any]
-) -> optuna.samplers.BaseSampler:
+def _make_sampler(name: str, seed: int, number: int, startup: int, fixed: dict[str, Any]) -> BaseSampler:
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-    sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed=own)
+    sampler: BaseSampler = optuna.samplers.RandomSampler(seed=own)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         if name == "tpe":

@@ -23,6 +23,7 @@ from stoix_like.composition import compose_config, parse_overrides, with_search
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.lab.analysis.selection import FRESH_RUNS
+from stoix_like.lab.tuning import study
 from stoix_like.lab.tuning.confirm import FRESH, check_seed, train_again
 from stoix_like.lab.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.lab.tuning.progress import interquartile_means
@@ -36,20 +37,6 @@ from stoix_like.lab.tuning.results import (
 )
 from stoix_like.lab.tuning.runner import Job, Runner, population_overrides
 from stoix_like.lab.tuning.shapes import Shape, describe_programs, list_shapes, population_size, shape_of
-from stoix_like.lab.tuning.study import (
-    FIRST_RUN,
-    RUN,
-    SAMPLERS,
-    STARTUP,
-    Sampling,
-    ask,
-    best_trial,
-    finished,
-    grid_populations,
-    open_study,
-    random_share,
-    unfinished,
-)
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import float_fields
@@ -98,7 +85,7 @@ class SweepConfig:
     shapes: Annotated[int, between(1, 10_000)] | None = None
     seeds: Annotated[int, between(1, 100_000)] = 1
     fresh_seeds: Annotated[int, between(0, 100_000)] = 5
-    sampler: Annotated[str, one_of(*SAMPLERS)] = "tpe"
+    sampler: Annotated[str, one_of(*study.SAMPLERS)] = "tpe"
     objective: Annotated[str, one_of("final", "best")] = "final"
     seed: Annotated[int, between(0, 2**32 - 1)] = 0
     launcher: str | None = None
@@ -129,9 +116,7 @@ def sweep(
         ConfigError: a setting is invalid, or the directory holds another sweep.
         TrainingError: no trial has a return.
     """
-    given = {
-        key: os.fspath(value) if isinstance(value, os.PathLike) else plain(value) for key, value in settings.items()
-    }
+    given = {key: os.fspath(one) if isinstance(one, os.PathLike) else plain(one) for key, one in settings.items()}
     config = from_mapping(SweepConfig, {"space": as_json(space or {}), **given}, "sweep")
     extra = [] if config_dir is None else [config_dir]
     others = to_overrides(overrides)
@@ -183,7 +168,7 @@ def _check(
         raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
 
 
-def notes_on_programs(config: SweepConfig, sampling: Sampling, size: int) -> list[str]:
+def notes_on_programs(config: SweepConfig, sampling: study.Sampling, size: int) -> list[str]:
     """Return how many programs a sweep compiles, and what costs more than it needs to."""
     name, trials, parallel = sampling.sampler, config.trials, config.parallel
     populations = _list_populations(sampling, trials, size)
@@ -194,19 +179,19 @@ def notes_on_programs(config: SweepConfig, sampling: Sampling, size: int) -> lis
             f"sweep.launcher={config.launcher} has one job at a time, a population of {size} trials: use a smaller"
             " sweep.population, or a larger sweep.parallel"
         )
-    if 2 * (drawn := random_share(name, trials, parallel)) > trials:
+    if 2 * (drawn := study.random_share(name, trials, parallel)) > trials:
         notes.append(
             f"sweep.parallel={parallel}: {drawn} of {trials} trials are drawn at random, because {name} learns"
-            f" between batches, from {STARTUP[name]} finished trial(s) on: use a smaller sweep.parallel or more"
-            " sweep.trials"
+            f" between batches, from {study.STARTUP[name]} finished trial(s) on: use a smaller sweep.parallel"
+            " or more sweep.trials"
         )
     return notes
 
 
-def _list_populations(sampling: Sampling, trials: int, size: int) -> list[tuple[str, int]]:
+def _list_populations(sampling: study.Sampling, trials: int, size: int) -> list[tuple[str, int]]:
     """Return the shape, as text, and the size of each population of a sweep."""
     if sampling.sampler == "grid":
-        found = grid_populations(sampling, (), trials, size)
+        found = study.grid_populations(sampling, (), trials, size)
         return [(identity(shape_of(one[0], sampling.parameters)), len(one)) for one in found]
     if sampling.shapes is None:
         return [(str(number), 1) for number in range(trials)]
@@ -234,7 +219,7 @@ class Sweep:
         logging.getLogger("optuna").setLevel(logging.WARNING)
         self._check_directory()
         self.traced = [parameter.key for parameter in parameters if parameter.traced]
-        self.sampling = Sampling(self.parameters, shapes, config.sampler, config.seed)
+        self.sampling = study.Sampling(self.parameters, shapes, config.sampler, config.seed)
         self.size = population_size(config.population, config.trials, config.parallel, len(shapes or ()))
         self.asked: dict[str, list[FrozenTrial]] = {}
 
@@ -266,7 +251,7 @@ class Sweep:
             self.directory.mkdir(parents=True, exist_ok=True)
         with self._locked():
             self._check_recorded(self.directory / SETTINGS)
-            self.study = open_study(self.directory / STUDY)
+            self.study = study.open_study(self.directory / STUDY)
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
         return locked(self.directory / LOCK, f"sweep.dir={self.directory} is in use: another process sweeps there")
@@ -319,11 +304,12 @@ class Sweep:
             if is_due:
                 drawing, trained = time.perf_counter() - now, 0.0
             jobs = self._next_jobs() if time.perf_counter() < self._end else []
-        if (best := best_trial(self.study)) is None:
+        if (best := study.best_trial(self.study)) is None:
             write_results(self.directory, self.study, self.parameters, self.overrides)
             raise TrainingError(
-                f"none of the {len(finished(self.study))} trials in {self.directory} has a return: their runs failed or"
-                " were stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
+                f"none of the {len(study.finished(self.study))} trials in {self.directory} has a return: their runs"
+                " failed or were stopped early; continue with a larger sweep.trials, or search other values in another"
+                " sweep.dir"
             )
         assert best.value is not None
         fresh = self._confirm(best) if fresh_seeds else []
@@ -331,8 +317,8 @@ class Sweep:
         return SweepResult(self.directory, self.study, dict(best.params), best.value, fresh)
 
     def _next_jobs(self) -> list[Job]:
-        ask(self.study, self.sampling, self.config.trials, self.config.parallel, self.size)
-        self.asked = {trials[0].user_attrs[RUN]: trials for trials in unfinished(self.study)}
+        study.ask(self.study, self.sampling, self.config.trials, self.config.parallel, self.size)
+        self.asked = {trials[0].user_attrs[study.RUN]: trials for trials in study.unfinished(self.study)}
         return [self._job(run, trials) for run, trials in self.asked.items()]
 
     def _job(self, run: str, trials: Sequence[FrozenTrial]) -> Job:
@@ -356,7 +342,7 @@ class Sweep:
     def _confirm(self, best: FrozenTrial) -> list[float]:
         """Return the returns of the best setting on fresh seeds: those that are trained, and what is missing."""
         # A setting may have been drawn more than once.
-        number = min(trial.number for trial in finished(self.study) if trial.params == best.params)
+        number = min(trial.number for trial in study.finished(self.study) if trial.params == best.params)
         found: list[float] = []
         while (start := len(found)) < self.config.fresh_seeds:
             begun = self.directory.glob(f"{FRESH_RUNS}/{number:05d}-{start}-*")
@@ -371,7 +357,7 @@ class Sweep:
 
     def _note_inert(self, job: Job, setup: RunSetup) -> None:
         """Report what varies without an effect."""
-        if job.run != FIRST_RUN:
+        if job.run != study.FIRST_RUN:
             return
         names = [parameter.field for parameter in self.parameters if parameter.traced]
         for note in influence.notes(influence.effective(setup.parts, setup.env, names), names, KEY):

@@ -73,7 +73,7 @@ class TuneResult(NamedTuple):
     @property
     def frame(self) -> pd.DataFrame:
         """The trials of the search as a data frame."""
-        return self.study.trials_dataframe(("number", "value", "params", "state", "intermediate_values"))
+        return self.study.trials_dataframe(("number", "value", "params", "state"))
 
 
 class Request(NamedTuple):
@@ -176,13 +176,8 @@ class _Tuning:
 
     def _search(self) -> optuna.Study:
         slots = self.plan.slots
-        config = SweepConfig(
-            space=self.request.space,
-            trials=slots * self.plan.rounds,
-            parallel=slots,
-            fresh_seeds=0,
-            dir=str(self.directory / "search"),
-        )
+        trials, place = slots * self.plan.rounds, str(self.directory / "search")
+        config = SweepConfig(space=self.request.space, trials=trials, parallel=slots, fresh_seeds=0, dir=place)
         try:
             study = run_sweep(config, self._overrides("search"), self.plan.deadline or math.inf).study
         except LostRunsError:
@@ -282,16 +277,11 @@ def _center(returns: Sequence[float]) -> float:
 def describe_tuned(result: TuneResult) -> str:
     """Return what was found as text."""
     shares = ", ".join(f"{key.removeprefix('system.')} {share:.0%}" for key, share in importance(result.study).items())
-    return "\n".join(
-        [
-            f"importance: {shares or 'undecided'}",
-            *(f"{name + ':':<11} {describe_fresh(returns)}" for name, returns in _by_name(result).items()),
-            f"selected by: return {result.selected_return:.4g}, the best of the finalists",
-            " ".join(f"{key}={value:.4g}" for key, value in result.params.items()),
-            _verdict(result),
-            train_line(result.directory / TUNED),
-        ]
-    )
+    lines = [f"importance: {shares or 'undecided'}"]
+    lines += [f"{name + ':':<11} {describe_fresh(returns)}" for name, returns in _by_name(result).items()]
+    lines += [f"selected by: return {result.selected_return:.4g}, the best of the finalists"]
+    lines += [" ".join(f"{key}={value:.4g}" for key, value in result.params.items())]
+    return "\n".join([*lines, _verdict(result), train_line(result.directory / TUNED)])
 
 
 def _environment(env: Any) -> list[str]:
@@ -349,13 +339,11 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> BudgetSt
             recorded = before["request"] | {"overrides": of_trials(before["request"].get("overrides", ()))}
         if recorded != request._asdict():
             changed = [name for name, value in request._asdict().items() if recorded.get(name) != value]
-            raise ConfigError(
-                f"{directory} holds another search, with another {' and '.join(changed)}: choose another directory"
-            )
+            problem = f"another search, with another {' and '.join(changed)}"
+            raise ConfigError(f"{directory} holds {problem}: choose another directory")
         if slots not in (None, plan.slots):
-            raise ConfigError(
-                f"{directory} holds a search with slots={plan.slots}, not {slots}: choose another directory"
-            )
+            problem = f"a search with slots={plan.slots}, not {slots}"
+            raise ConfigError(f"{directory} holds {problem}: choose another directory")
         return plan
     # A process that is killed while it writes a file leaves a hidden one.
     if directory.is_dir() and not all(file.name.startswith(".") for file in directory.iterdir()):

@@ -60,11 +60,9 @@ class Best(NamedTuple):
     @staticmethod
     def from_checkpoint(shared: Any, host_values: Mapping[str, Any]) -> Best:
         """Join what `host_values` returned and the parameters."""
-        varied = host_values["hyperparams"].items()
-        hyperparams = {name: np.asarray(values, np.float32) for name, values in varied}
-        return Best(
-            shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]), hyperparams
-        )
+        hyperparams = {name: np.asarray(values, np.float32) for name, values in host_values["hyperparams"].items()}
+        returns, env_steps = np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"])
+        return Best(shared, returns, env_steps, hyperparams)
 
 
 def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:
@@ -73,13 +71,8 @@ def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:
     `best`: the best parameters of each member, or their shapes; None if there are none.
     """
     shards = state.shards
-    rest = {
-        "rollout_state": shards.rollout_state,
-        "key": shards.key,
-        "episodes": shards.episodes,
-        "healthy": state.healthy,
-        "sums": state.sums,
-    }
+    rest = {"rollout_state": shards.rollout_state, "key": shards.key, "episodes": shards.episodes}
+    rest |= {"healthy": state.healthy, "sums": state.sums}
     return {"shared": state.shared, "rollout_state": rest, "local": shards.local if local else (), "best": best}
 
 

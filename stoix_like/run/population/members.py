@@ -181,10 +181,7 @@ def draw(rng: np.random.Generator, key: str, distribution: Any, count: int) -> l
 
 
 def bounded(config: PopulationConfig, bounds: Mapping[str, Any] | None, where: str) -> dict[str, tuple[str, Any]]:
-    """Return what the hyperparameters that vary are drawn from: their bounds, or else their first values.
-
-    `bounds`: ranges by name; None for none.
-    """
+    """Return by name what varying hyperparameters are drawn from: `bounds`, or else their first values."""
     varied, bounds = config.hyperparams or {}, bounds or {}
     for name in bounds:
         if name not in varied:
@@ -208,9 +205,7 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
     return low, high
 
 
-def check_ends(
-    run: RunConfig, limits: Mapping[str, tuple[str, Any, Any]], check: Callable[[SystemConfig], None]
-) -> None:
+def check_ends(run: RunConfig, limits: dict[str, tuple[str, Any, Any]], check: Callable[[SystemConfig], None]) -> None:
     """Let the system check the ends of all ranges, in all pairs of ranges."""
     lowest: dict[str, Any] = {name: low for name, (_, low, _) in limits.items()}
     for one, other in itertools.combinations_with_replacement(limits, 2):

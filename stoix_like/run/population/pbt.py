@@ -84,12 +84,8 @@ class Evolution:
             name: tuple(np.where(is_copy, explored[name], values).tolist())
             for name, values in population.hyperparams.items()
         }
-        return Selected(
-            self._copy(state, sources),
-            population._replace(hyperparams=hyperparams),
-            sources.tolist(),
-            np.flatnonzero(is_copy).tolist(),
-        )
+        evolved, copies = population._replace(hyperparams=hyperparams), np.flatnonzero(is_copy).tolist()
+        return Selected(self._copy(state, sources), evolved, sources.tolist(), copies)
 
 
 def spaces(run: RunConfig) -> dict[str, Space]:
@@ -128,9 +124,7 @@ def _copy(state: LearnerState, sources: jax.Array) -> LearnerState:
     return state._replace(shared=jax.tree.map(copied, state.shared), healthy=state.healthy[sources])
 
 
-def _perturb(
-    hyperparams: Hyperparams, key: jax.Array, *, spaces: Mapping[str, Space], config: PBTConfig
-) -> Hyperparams:
+def _perturb(hyperparams: Hyperparams, key: jax.Array, *, spaces: dict[str, Space], config: PBTConfig) -> Hyperparams:
     return {
         name: _explore(jax.random.fold_in(key, index), hyperparams[name], spaces[name], config)
         for index, name in enumerate(sorted(hyperparams))

@@ -173,14 +173,8 @@ def _make_pipeline(setup: RunSetup, arch: SebulbaConfig, compiled: Mapping[str, 
     def make_actors() -> list[Actor]:
         return [Actor(env, actors[device], device, num_envs, length, shardings) for device in setup.actor_devices]
 
-    return Pipeline(
-        make_actors,
-        compiled["learn"],
-        compiled["copy"],
-        arch.pipeline_queue_size,
-        setup.plan.steps_per_update,
-        setup.config.logger.every_updates,
-    )
+    sizes = arch.pipeline_queue_size, setup.plan.steps_per_update, setup.config.logger.every_updates
+    return Pipeline(make_actors, compiled["learn"], compiled["copy"], *sizes)
 
 
 def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerState) -> None:

@@ -22,13 +22,13 @@ from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.run.population.members import Population
 from stoix_like.run.records.blocks import max_blocks
 from stoix_like.run.set_up.setup import RunSetup
-from stoix_like.utils.jax_utils import fold_in_each, select_members
+from stoix_like.utils.jax_utils import fold_in_each, select_members, shapes_on
 
 
 class RunProgram(NamedTuple):
     """A jitted function of a run."""
 
-    # `init`, `train`, `rollouts`, `evaluate` or `select`.
+    # `init`, `train`, `rollouts`, `evaluate` or `select`; with actors on the host `learn`, `copy` and `actor 0 …`.
     name: str
     function: Any  # jitted, but neither traced nor compiled
     args: tuple[Any, ...]  # its arguments, or their shapes; of arrays that stay on the devices, with their shardings
@@ -65,19 +65,13 @@ def _derive_keys(seeds: jax.Array, num_shards: int) -> RunKeys:
 
 
 def traced_hyperparams(population: Population) -> Hyperparams:
-    """Return the hyperparameters that the programs take as arguments.
-
-    Returns `[P]` by name; empty for a lone member: its hyperparameters are constants of the program.
-    """
+    """Return the hyperparameters that programs take, `[P]` by name; a lone member has constants."""
     return population.arrays() if population.num_members > 1 else {}
 
 
 def input_shapes(setup: RunSetup) -> Inputs:
     """Return the shapes of the inputs, which every device has."""
-    everywhere = NamedSharding(setup.mesh, PartitionSpec())
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), inputs_of(setup.spec)
-    )
+    return shapes_on(NamedSharding(setup.mesh, PartitionSpec()), inputs_of(setup.spec))
 
 
 def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
@@ -116,9 +110,8 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         yield RunProgram("train", program.train, (state, hyperparams, np.int32(1), np.bool_(True), inputs))
         if config.arch.profile and not (setup.env.on_host or spec.offline):
             yield RunProgram("rollouts", program.rollouts, (state, hyperparams, np.int32(1)))
-    evaluator = make_evaluator(
-        build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
-    )
+    episodes = config.arch.num_eval_episodes, config.arch.max_eval_steps
+    evaluator = make_evaluator(build, setup.eval_env, mesh, *episodes, num_members)
 
     def evaluate(shared: Any, hyperparams: Hyperparams, key: jax.Array, number: jax.Array) -> Any:
         fold_in = fold_in_each if key.ndim else jax.random.fold_in
@@ -156,8 +149,4 @@ def _of_sebulba(
 def _state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
     """Return the shapes of the learner state with their shardings: a compiled program takes no others."""
     one, each = (NamedSharding(setup.mesh, spec) for spec in partition_specs(setup.population.num_members))
-
-    def place(sharding: NamedSharding, part: Any) -> Any:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
-
-    return LearnerState(*map(place, (one, each, one, one), shapes))
+    return LearnerState(*map(shapes_on, (one, each, one, one), shapes))

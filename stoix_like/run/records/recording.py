@@ -167,10 +167,7 @@ def aggregated(prefix: str, population: Population, scores: Any) -> dict[str, An
 
 
 def evaluated(population: Population, scores: np.ndarray, failures: Collection[int]) -> dict[str, Any]:
-    """Return what the record of an evaluation says about a population.
-
-    `scores`: `[P]` mean episode return of each member.
-    """
+    """Return what the record of an evaluation says about a population. `scores`: `[P]`, the mean episode returns."""
     counted = records.without_frozen(scores, failures)
     # NaN, and a frozen policy, is worse than any number.
     worst = np.isnan(scores) | at_members(failures, scores.shape)

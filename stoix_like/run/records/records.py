@@ -24,21 +24,11 @@ _MAX_RESAMPLED = 2**24  # returns at a time
 
 
 def episode_statistics(returns: Any, lengths: Any) -> dict[str, Any]:
-    """Compute the statistics of whole episodes.
-
-    `returns`: `[..., E]`, undiscounted.
-    `lengths`: `[..., E]`, in steps.
-    Returns `episode_return_mean`, `_std`, `_min`, `_max` and `episode_length_mean`, plain Python values `[...]`.
-    """
+    """Compute statistics of episodes `[..., E]`: undiscounted returns, and lengths in steps; Python values `[...]`."""
     returns, lengths = np.float64(returns), np.float64(lengths)
-    statistics = {
-        "episode_return_mean": returns.mean(-1),
-        "episode_return_std": returns.std(-1),
-        "episode_return_min": returns.min(-1),
-        "episode_return_max": returns.max(-1),
-        "episode_length_mean": lengths.mean(-1),
-    }
-    return {name: values.tolist() for name, values in statistics.items()}
+    named = {"mean": returns.mean(-1), "std": returns.std(-1), "min": returns.min(-1), "max": returns.max(-1)}
+    statistics = {f"episode_return_{name}": values.tolist() for name, values in named.items()}
+    return {**statistics, "episode_length_mean": lengths.mean(-1).tolist()}
 
 
 def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
@@ -52,10 +42,7 @@ def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
-    """Compute the statistics of the first `count` episodes; every device plays the same number, so there may be more.
-
-    `episodes`: `[E]` or `[P, E]`, on the host.
-    """
+    """Compute statistics of the first `count` of episodes `[E]` or `[P, E]`, as many from every device, on the host."""
     statistics = episode_statistics(episodes.returns[..., :count], episodes.lengths[..., :count])
     for name, values in episodes.measures.items():
         statistics[name] = np.asarray(values, np.float64)[..., :count].mean(-1).tolist()
@@ -140,7 +127,7 @@ def without_frozen(scores: np.ndarray, failures: Collection[int]) -> np.ndarray:
     return np.where(frozen, healthy.min() if healthy.size else np.nan, scores)
 
 
-def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> dict[str, float]:
+def aggregate(scores: Sequence[float], strata: Sequence[int]) -> dict[str, float]:
     """Compute the interquartile mean of a population, with a stratified bootstrap interval.
 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
@@ -159,7 +146,7 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
     def interquartile_mean(*resampled: np.ndarray, axis: int = -1) -> np.ndarray:
         return stats.trim_mean(np.concatenate(resampled, axis=axis), 0.25, axis=axis)
 
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     # Of many members, few resamples at a time.
     rows = max(_MAX_RESAMPLED // len(values), 1)
     counts = [min(rows, NUM_RESAMPLES - first) for first in range(0, NUM_RESAMPLES, rows)]

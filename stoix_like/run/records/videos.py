@@ -6,7 +6,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -14,7 +14,7 @@ from stoix_like.envs.factory import with_learned_rewards
 from stoix_like.envs.scenes.base import RecordedEpisode
 from stoix_like.errors import raised_at
 from stoix_like.loggers import MultiLogger
-from stoix_like.loggers.video import DREAM
+from stoix_like.loggers.base import DREAM
 from stoix_like.rendering.animation import write_animation
 from stoix_like.rendering.dreams import DreamedEpisode, DreamPlayer, write_dream
 from stoix_like.rendering.episode import Recorder
@@ -26,14 +26,6 @@ from stoix_like.utils.jax_utils import take_member
 DIRECTORY = "videos"
 # Folded into the key of the seed: training and evaluation never use the result.
 _VIDEO_STREAM, _DREAM_STREAM = 0x51DE0, 0xD7EA
-
-
-class Drawn(NamedTuple):
-    """The files of a video and of a dream, None for none, and the environment steps when they were recorded."""
-
-    video: Path
-    dream: Path | None
-    env_steps: int
 
 
 class Videos:
@@ -57,7 +49,8 @@ class Videos:
             self._dreamer = DreamPlayer(setup.parts.name, setup.build_system, env, max_steps)
         self._thread = ThreadPoolExecutor(1, "video")
         self._stopped = threading.Event()
-        self._drawing: Future[Drawn] | None = None
+        # The files of a video and of a dream, if there is one, and the environment steps when they were recorded.
+        self._drawing: Future[tuple[list[Path], int]] | None = None
         self._failed = False
 
     def record(
@@ -92,13 +85,12 @@ class Videos:
             return
         drawing, self._drawing = self._drawing, None
         try:
-            drawn = drawing.result()
+            paths, env_steps = drawing.result()
         except user_errors() as error:
             self._report(error)
             return
-        logger.log_video(drawn.video, drawn.env_steps)
-        if drawn.dream is not None:
-            logger.log_video(drawn.dream, drawn.env_steps)
+        for path in paths:
+            logger.log_video(path, env_steps)
 
     def close(self) -> None:
         """Stop drawing, and close the environment."""
@@ -115,22 +107,21 @@ class Videos:
             self._drop_dreams(error)
             return None
 
-    def _draw(self, recording: RecordedEpisode, dream: DreamedEpisode | None, env_steps: int) -> Drawn:
+    def _draw(self, recording: RecordedEpisode, dream: DreamedEpisode | None, env_steps: int) -> tuple[list[Path], int]:
         check_directory(self._directory)
         self._directory.mkdir(exist_ok=True)
-        video = self._directory / f"{env_steps}.{self._setup.config.logger.video.format}"
-        write_animation(video, self._scene, recording, self._stopped.is_set)
-        if dream is None:
-            return Drawn(video, None, env_steps)
-        path = video.with_stem(f"{env_steps}_{DREAM}")
-        try:
-            write_dream(path, dream, self._stopped.is_set)
-        except Exception as error:
-            if self._stopped.is_set():
-                raise
-            self._drop_dreams(error)
-            return Drawn(video, None, env_steps)
-        return Drawn(video, path, env_steps)
+        paths = [self._directory / f"{env_steps}.{self._setup.config.logger.video.format}"]
+        write_animation(paths[0], self._scene, recording, self._stopped.is_set)
+        if dream is not None:
+            path = paths[0].with_stem(f"{env_steps}_{DREAM}")
+            try:
+                write_dream(path, dream, self._stopped.is_set)
+                paths.append(path)
+            except Exception as error:
+                if self._stopped.is_set():
+                    raise
+                self._drop_dreams(error)
+        return paths, env_steps
 
     def _drop_dreams(self, error: Exception) -> None:
         self._dreamer = None

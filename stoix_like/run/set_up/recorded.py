@@ -26,21 +26,9 @@ from stoix_like.utils.replay import Data, DataFile, SequenceConfig, StreamReplay
 # Keys that change no step of an environment, or only its rewards, which are recorded as the environment gives them, or
 # only the training environments: data are recorded in evaluation environments; or paths of a machine.
 _TRAINING_ALONE = {
-    "assets",
-    "auto_reset",
-    "clip_actions",
-    "eval_opponent",
-    "pool_size",
-    "random_start_steps",
-    "randomize_evaluation",
-    "rescale_actions",
-    "reset_ratio",
-    "reward_clip",
-    "reward_scale",
-    "staggered_starts",
-    "timeout",
-    "vectorization",
-}
+    "assets", "auto_reset", "clip_actions", "eval_opponent", "pool_size", "random_start_steps", "randomize_evaluation",
+    "rescale_actions", "reset_ratio", "reward_clip", "reward_scale", "staggered_starts", "timeout", "vectorization",
+}  # fmt: skip
 
 
 class Recorded(NamedTuple):
@@ -52,17 +40,13 @@ class Recorded(NamedTuple):
 
 
 def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Recorded:
-    """Read the data that a run learns from, and refuse what it cannot learn from.
-
-    `memory`: of each device, in bytes.
-    """
+    """Read the data that a run learns from, and refuse what it cannot learn from. `memory`: bytes of each device."""
     part = config.system.find_part(DataFile)
     if part is None or part.data is None:
         return Recorded()
     hyperparams = config.arch.population.hyperparams or {}
-    if isinstance(config.arch, OfflineConfig) and (
-        varied := {"data_fraction", "final_data_fraction"} & hyperparams.keys()
-    ):
+    varied = {"data_fraction", "final_data_fraction"} & hyperparams.keys()
+    if varied and isinstance(config.arch, OfflineConfig):
         raise ConfigError(f"arch.population.hyperparams.{min(varied)} has no effect with arch=offline: leave it out")
     shares = hyperparams.get("data_fraction")
     if isinstance(shares, Sequence) and 1.0 in shares and len(shares) > 1:
@@ -88,15 +72,9 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     share = config.resolved["system"].get("final_data_fraction")
     if share is not None and isinstance(config.arch, OfflineConfig):
         notes.append(f"system.final_data_fraction={share} has no effect with arch=offline, where all is recorded")
-    data = Data(
-        _observed(found.observation, env, path),
-        _agent_actions(env, found.action),
-        reward,
-        found.terminated,
-        found.truncated,
-        found.valid,
-        np.flatnonzero(found.valid).astype(np.int32),
-    )
+    taken = _observed(found.observation, env, path), _agent_actions(env, found.action), reward
+    rows = np.flatnonzero(found.valid).astype(np.int32)
+    data = Data(*taken, found.terminated, found.truncated, found.valid, rows)
     return Recorded(data, content_hash(path), tuple(notes))
 
 

@@ -23,38 +23,17 @@ from stoix_like.storage.recorded_runs import is_below
 MULTIRUN = "multirun.yaml"
 # The number of shards may not change, but how devices and update batches make it up may.
 CHANGEABLE = (
-    "arch.total_timesteps",
-    "arch.num_evaluation",
-    "arch.num_devices",
-    "system.data",
-    "system.teacher",
-    "arch.distributed",
-    "arch.actor.device_ids",
-    "arch.learner.device_ids",
-    "arch.update_batch_size",
-    "arch.on_nan",
-    "arch.compile_cache",
-    "arch.profile",
-    "arch.resume_from",
-    "arch.absolute_metric",
-    "arch.stop_at_return",
-    "callbacks",
-    "env.timeout",
-    "env.assets",
-    "checkpoint",
-    "logger",
-)
-
-
+    "arch.total_timesteps", "arch.num_evaluation", "arch.num_devices", "system.data", "system.teacher",
+    "arch.distributed", "arch.actor.device_ids", "arch.learner.device_ids", "arch.update_batch_size", "arch.on_nan",
+    "arch.compile_cache", "arch.profile", "arch.resume_from", "arch.absolute_metric", "arch.stop_at_return",
+    "callbacks", "env.timeout", "env.assets", "checkpoint", "logger",
+)  # fmt: skip
 # What a callback that stopped a run stopped it for: with another value, the run continues.
 _STOPPING = ("arch.total_timesteps", "arch.num_evaluation", "arch.stop_at_return")
 
 
 def stopped_by(setup: RunSetup, host_state: Mapping[str, Any]) -> str | None:
-    """Return the name of the callback that stopped a run, if it would stop there again.
-
-    Returns the name; None if nothing stopped it, or the conditions are others: so are other callbacks from Python.
-    """
+    """Return the name of the callback that stopped a run; None if none did, or under other conditions or callbacks."""
     name: str | None = host_state["progress"].get("stopped_by")
     now, then = setup.config.resolved, host_state["config"]
     flat_now, flat_then = dict(flatten(now)), dict(flatten(then))

@@ -97,13 +97,7 @@ def experiments() -> Iterator[Experiment]:
 
 
 def tuned_experiment(system: str, suite: str, task: str) -> str | None:
-    """Return the experiment that tunes a system for an environment, where it changes more than the budget.
-
-    Experiments without a return of exactly their settings, and those that learn from a file of data, which the user has
-    not named, are left out.
-
-    Returns the name of the experiment, or None.
-    """
+    """Return the experiment that tunes a system for an environment with a measured return; None without one."""
     for experiment in experiments():
         tunes = experiment.keys - {"arch.total_timesteps"}
         measured = ": return " in experiment.about

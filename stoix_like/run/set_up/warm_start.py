@@ -20,7 +20,7 @@ from stoix_like.run.set_up.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
 from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.returns import named_best, returns_of
-from stoix_like.utils.jax_utils import named
+from stoix_like.utils.jax_utils import named, shapes_on
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
@@ -53,10 +53,7 @@ class Source(NamedTuple):
 
     def read(self) -> dict[str, np.ndarray]:
         """Read the parameters and statistics."""
-        sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        targets = {
-            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding) for path, leaf in self.shapes.items()
-        }
+        targets = shapes_on(jax.sharding.SingleDeviceSharding(jax.local_devices()[0]), dict(self.shapes))
         try:
             items = checkpoint.read(self.run_dir, self.step, {self.item: targets}).items
         except DamagedError as error:
@@ -66,10 +63,7 @@ class Source(NamedTuple):
 
 
 def find(setup: RunSetup) -> Source | None:
-    """Find the checkpoint that a run starts from, and check that it fits.
-
-    Returns the checkpoint; None without `arch.init_from`.
-    """
+    """Find the checkpoint that a run starts from, and check that it fits; None without `arch.init_from`."""
     if setup.config.arch.init_from is None:
         return None
     with naming(KEY):
@@ -101,10 +95,7 @@ def read(setup: RunSetup, source: Source) -> dict[str, np.ndarray]:
 
 
 def place(arrays: Mapping[str, np.ndarray], shared: Any) -> dict[str, jax.Array]:
-    """Place parameters and statistics of an agent on the devices.
-
-    `shared`: shapes and shardings of the agent's shared state, with a leading population axis for several members.
-    """
+    """Place an agent's parameters and statistics on the devices. `shared`: shapes and shardings of its shared state."""
 
     def copied(value: np.ndarray, like: Any) -> jax.Array:
         # By a program: a buffer that the host may share must not be donated.
