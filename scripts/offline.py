@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import results
 import stoix_like
-from stoix_like.data.files import read_header
+from stoix_like.data.files import open_data
 
 _LAYER_NORM = "network.q_network.pre_torso.use_layer_norm=true"
 _SAC_HOPPER = "+experiment=_sac_mujoco", "env=gymnasium/hopper", "arch.total_timesteps=1e5"
@@ -157,7 +157,7 @@ def command_of(directory: Path, task: Task, method: str, name: str, steps: float
 
 def table(directory: Path, methods: Sequence[str], data: Sequence[str]) -> str:
     """Return the markdown table: interquartile means over seeds of the last policy, with 95 % bootstrap intervals."""
-    behaviour = {name: f"{read_header(path_of(directory, name)).return_mean:.1f}" for name in data}
+    behaviour = {name: f"{open_data(path_of(directory, name)).header.return_mean:.1f}" for name in data}
     found = {method: {name: results.format_run(directory / method / name) for name in data} for method in methods}
     rows = {"behaviour, mean return": behaviour, **found}
     return "\n".join(results.format_table([{"": name, **cells} for name, cells in rows.items()]))

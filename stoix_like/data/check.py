@@ -90,17 +90,17 @@ def _wrong_episodes(data: DataSet) -> Iterator[str]:
     if not valid.any():
         yield "the data have no valid step: record some"
     if (both := data.terminated & data.truncated).any():
-        yield f"row {_first(both)} is terminated and truncated: set one of the flags"
+        yield f"row {both.argmax()} is terminated and truncated: set one of the flags"
     if valid[-1]:
         yield "the last episode does not end: add a row with its last observation, where valids is False"
     if (empty := ~valid & ~np.append(False, valid[:-1])).any():
-        yield f"row {_first(empty)} follows no step, and valids is False: leave it out"
+        yield f"row {empty.argmax()} follows no step, and valids is False: leave it out"
     ends = valid & ~np.append(valid[1:], False)
-    if (endless := ends & ~flagged).any():
-        yield f"the episode that ends in row {_first(endless)} neither terminated nor was truncated there: set one flag"
+    if (unset := ends & ~flagged).any():
+        yield f"the episode that ends in row {unset.argmax()} neither terminated nor was truncated there: set one flag"
     if (early := flagged & ~ends).any():
         yield (
-            f"row {_first(early)} has a flag, and is not the last step of its episode: add a row with its successor,"
+            f"row {early.argmax()} has a flag, and is not the last step of its episode: add a row with its successor,"
             " where valids is False"
         )
 
@@ -108,12 +108,13 @@ def _wrong_episodes(data: DataSet) -> Iterator[str]:
 def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
     """Check that all numbers are finite, and actions within their bounds."""
     for name, array in data.arrays().items():
-        if array.dtype.kind == "f" and not _is_finite(array):
+        # The extremes first, without an array of flags as large as the data.
+        if array.dtype.kind == "f" and array.size and not np.isfinite([array.min(), array.max()]).all():
             wrong = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
             # Of the last row of an episode, only the observation counts.
             wrong = wrong & data.valid if name in ("actions", "rewards") else wrong
             if wrong.any():
-                yield f"{name} is not finite in row {_first(wrong)}: leave its episode out"
+                yield f"{name} is not finite in row {wrong.argmax()}: leave its episode out"
     limits = (action_space.low, action_space.high) if isinstance(action_space, Mixed) else bounds(action_space)
     low, high = (np.asarray(bound, np.float64) for bound in limits)
     with np.errstate(invalid="ignore"):
@@ -122,7 +123,7 @@ def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
     outside = (data.action < low - slack) | (data.action > high + slack)
     outside = outside.reshape(len(outside), -1).any(axis=1) & data.valid
     if outside.any():
-        row = _first(outside)
+        row = outside.argmax()
         action, least, largest = (np.array2string(x, precision=4) for x in (data.action[row], low, high))
         yield f"the action {action} in row {row} is not between {least} and {largest}: use the environment's units"
 
@@ -140,14 +141,5 @@ def _illegal_actions(data: DataSet, action_space: Any) -> Iterator[str]:
     places = np.where(data.valid[:, None], chosen, 0).astype(np.int64) + starts
     legal = np.take_along_axis(np.asarray(mask), places, axis=1) | ~np.logical_or.reduceat(mask, starts, axis=1)
     if (illegal := ~legal.all(axis=1) & data.valid).any():
-        row = _first(illegal)
+        row = illegal.argmax()
         yield f"the action {data.action[row]} in row {row} is not legal there, see action_mask: leave its episode out"
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    # Without an array of flags as large as the data.
-    return not array.size or bool(np.isfinite(array.min()) & np.isfinite(array.max()))
-
-
-def _first(rows: np.ndarray) -> int:
-    return int(np.argmax(rows))

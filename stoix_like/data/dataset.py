@@ -35,6 +35,9 @@ _FORM = {
     "versions": {"*": str | None},
     "notes": [str],
 }
+# Fields of `DataSet`, in their order, by their names in files.
+_FIELDS = {"actions": "action", "rewards": "reward", "terminated": "terminated", "truncated": "truncated"}
+_FIELDS |= {"valids": "valid"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +110,9 @@ class DataSet(NamedTuple):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by their names in files: `observations/joint/pos`, `actions`, `rewards`, …."""
-        others = {
-            "action_mask": self.observation.action_mask,
-            "step_count": self.observation.step_count,
-            "actions": self.action,
-            "rewards": self.reward,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "valids": self.valid,
-        }
-        found = paths(self.observation.agent_view, "observations") | others
+        observed = {name: getattr(self.observation, name) for name in ("action_mask", "step_count")}
+        steps = {name: getattr(self, field) for name, field in _FIELDS.items()}
+        found = paths(self.observation.agent_view, "observations") | observed | steps
         return {name: array for name, array in found.items() if array is not None}
 
     @classmethod
@@ -132,8 +128,7 @@ class DataSet(NamedTuple):
         if isinstance(view, dict) and not view:
             raise KeyError("observations")
         observation = Observation(view, arrays.get("action_mask"), arrays.get("step_count"))
-        names = ("actions", "rewards", "terminated", "truncated", "valids")
-        return cls(header, observation, *(arrays[name] for name in names))
+        return cls(header, observation, *(arrays[name] for name in _FIELDS))
 
 
 def paths(nest: Any, name: str) -> dict[str, Any]:

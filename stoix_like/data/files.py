@@ -77,11 +77,6 @@ def open_data(path: str | Path, key: str = KEY) -> OpenedData:
         return OpenedData(_own_header(place), _shapes(npz.shapes(place)), partial(read_data, path, key))
 
 
-def read_header(path: str | Path) -> DataHeader:
-    """Read the header of a data set."""
-    return open_data(path).header
-
-
 def read_data(path: str | Path, key: str = KEY) -> DataSet:
     """Read a data set, one array after the other."""
     with _reading(path, key) as (place, layout):

@@ -19,7 +19,6 @@ from stoix_like.data.dataset import DataHeader, DataSet, from_steps, paths
 from stoix_like.errors import ConfigError, require
 from stoix_like.storage.contents import read_json
 
-MINARI_FILES = ("metadata.json", "main_data.hdf5")
 MINARI_KEY = "stoix_like"
 """The key of Minari's metadata under which this package writes its header."""
 _D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
@@ -101,7 +100,7 @@ def read_minari(path: Path) -> DataSet:
 def minari_files(path: Path) -> tuple[Path, Path]:
     """Return the description and the data of a data set of Minari."""
     inside = path / "data" if (path / "data").is_dir() else path
-    return inside / MINARI_FILES[0], inside / MINARI_FILES[1]
+    return inside / "metadata.json", inside / "main_data.hdf5"
 
 
 def _minari_rows(episode: Any) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import check_new
-from stoix_like.data.layouts import MINARI_FILES, MINARI_KEY
+from stoix_like.data.layouts import MINARI_KEY, minari_files
 from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, Mixed, ObservationSpace, Tuple, first_choices
 from stoix_like.errors import ConfigError, require
 
@@ -39,12 +39,11 @@ def write_minari(
     check_minari(path)
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        inside = scratch / "data"
-        inside.mkdir(parents=True)
-        _write_episodes(inside / MINARI_FILES[1], data, action_space)
-        (inside / MINARI_FILES[0]).write_text(
-            json.dumps(_metadata(path.name, data.header, observation_space, action_space)), encoding="utf-8"
-        )
+        (scratch / "data").mkdir(parents=True)
+        described, episodes = minari_files(scratch)
+        _write_episodes(episodes, data, action_space)
+        metadata = _metadata(path.name, data.header, observation_space, action_space)
+        described.write_text(json.dumps(metadata), encoding="utf-8")
         scratch.rename(path)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)

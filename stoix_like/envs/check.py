@@ -17,7 +17,7 @@ from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tu
 from stoix_like.envs.suites import OWN, load_suite
 from stoix_like.envs.wrappers import AgentRows
 from stoix_like.envs.wrappers.actions import CountFromZero, JoinActions
-from stoix_like.envs.wrappers.agents import has_agent_rows
+from stoix_like.envs.wrappers.agents import find_rows
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 from stoix_like.user_code import user_errors
 
@@ -66,7 +66,7 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         raise FaultyEnvironmentError([str(error)]) from error
     if vector.num_agents > 1:
         _raise_any(_agent_faults(vector.unwrapped))
-        vector = vector if has_agent_rows(vector) else AgentRows(vector)
+        vector = vector if find_rows(vector) else AgentRows(vector)
     check_interface(vector, strict=True)
     compiled: dict[str, Any] = {}
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, compiled) for _ in range(2)]
@@ -110,7 +110,7 @@ def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Itera
     low, high = low - slack, high + slack
     if (values < low).any() or (values > high).any():
         yield (
-            f"{name} reaches from {values.min():.6g} to {values.max():.6g} and leaves the bounds of {_describe(space)}:"
+            f"{name} reaches from {values.min():.6g} to {values.max():.6g} and leaves the bounds of {space}:"
             " widen the bounds"
         )
 
@@ -124,11 +124,11 @@ def mask_faults(space: Any, mask: Any, name: str) -> Iterator[str]:
         return
     sizes = choices(space)
     if not sizes:
-        yield f"{name} is set, but masks need discrete actions, and action_space is {_describe(space)}: leave it None"
+        yield f"{name} is set, but masks need discrete actions, and action_space is {space}: leave it None"
         return
     mask = np.asarray(mask)
     if mask.dtype != bool or mask.shape[-1:] != (sum(sizes),):
-        yield f"{name} is {_aval(mask)}, but {_describe(space)} needs bool[{sum(sizes)}], True where an action is legal"
+        yield f"{name} is {_aval(mask)}, but {space} needs bool[{sum(sizes)}], True where an action is legal"
         return
     if not all(part.any(-1).all() for part in np.split(mask, np.cumsum(sizes)[:-1], axis=-1)):
         yield f"{name} is all False in some state: leave at least one action legal"
@@ -166,7 +166,7 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
         elif kinds is not None:
             for entry in entries(space, name).values():
                 if isinstance(entry, Discrete | MultiDiscrete) and bounds(entry)[0].any():
-                    yield f"{name} has {_describe(entry)}: observe integers from 0"
+                    yield f"{name} has {entry}: observe integers from 0"
 
 
 def _agent_faults(env: VectorEnvironment) -> Iterator[str]:
@@ -248,7 +248,7 @@ def _result_faults(env: VectorEnvironment, result: Any, name: str, strict: bool)
         mask, size = observation.action_mask, sum(choices(env.action_space))
         if field == "observation" and mask is not None and size and mask.shape[1:] != (size,):
             yield (
-                f"action_mask of {name} is {_aval(mask, 1)}, but {_describe(env.action_space)} needs"
+                f"action_mask of {name} is {_aval(mask, 1)}, but {env.action_space} needs"
                 f" bool[{size}], True where an action is legal"
             )
 
@@ -272,7 +272,7 @@ def _array_fault(name: str, value: Any, space: Any, batch_dims: int, strict: boo
     dtypes = (np.dtype(space.dtype), jax.dtypes.canonicalize_dtype(space.dtype))
     if value.shape[batch_dims:] == tuple(space.shape) and (value.dtype in dtypes or not strict):
         return None
-    return f"{name} is {_aval(value, batch_dims)}, but the space is {_describe(space)}: make them agree"
+    return f"{name} is {_aval(value, batch_dims)}, but the space is {space}: make them agree"
 
 
 def _carry_faults(name: str, before: PyTree, after: PyTree, strict: bool) -> Iterator[str]:
@@ -418,10 +418,3 @@ def _successor_faults(rollout: CheckedRollout) -> Iterator[str]:
 def _aval(value: Any, batch_dims: int = 0) -> str:
     weak = ", weakly typed" if getattr(value, "weak_type", False) else ""
     return f"{value.dtype}{list(value.shape[batch_dims:])}{weak}"
-
-
-def _describe(space: Any) -> str:
-    if isinstance(space, Box):
-        low, high = np.min(space.low), np.max(space.high)
-        return f"Box({low:.6g} … {high:.6g}, {np.dtype(space.dtype)}{list(space.shape)})"
-    return str(space)

@@ -11,7 +11,7 @@ import numpy as np
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment, restart
 from stoix_like.envs.legends import Feature, Legend
-from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, first_choices
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, first_choices, mapped
 from stoix_like.envs.wrappers import AgentRows, Wrapper, layers
 
 # The key of the number that all entries of an array of bounds are.
@@ -64,10 +64,7 @@ def describe(env: VectorEnvironment, observation: Observation) -> dict[str, Any]
         "action_space": _plain(env.unwrapped.action_space),
         "action_mask": None if mask is None else list(mask.shape[1:]),
         "step_count": count is not None,
-        "on_host": env.on_host,
-        "num_players": env.num_players,
-        "num_agents": env.num_agents,
-        "team_reward": env.team_reward,
+        **{name: getattr(env, name) for name in ("on_host", "num_players", "num_agents", "team_reward")},
         "legend": {**legend._asdict(), "features": [feature._asdict() for feature in legend.features]},
     }
 
@@ -89,9 +86,7 @@ def _forms(tree: PyTree) -> Any:
 
 
 def _zeros(space: Any) -> PyTree:
-    if isinstance(space, Dict):
-        return {name: _zeros(entry) for name, entry in space.spaces.items()}
-    return jnp.zeros(space.shape, space.dtype)
+    return mapped(space, lambda part: jnp.zeros(part.shape, part.dtype), dict)
 
 
 def _plain(space: Any) -> dict[str, Any]:

@@ -192,11 +192,6 @@ class VectorEnvironment(EnvFacts, ABC):
         """Return a copy of the wrappers around another `unwrapped`, with the same spaces and states."""
         return base
 
-    @property
-    def params(self) -> Any:
-        """The parameters of the suite's environments, such as masses and limits; None if there are none."""
-        return None
-
     def native_action(self, action: jax.Array) -> jax.Array:
         """Convert actions `[N, ...]` of `action_space` to the units of the suite, `unwrapped.action_space`."""
         return action
@@ -238,10 +233,6 @@ class Vectorize(VectorEnvironment):
 
     def legend(self) -> Legend:
         return self.env.legend()
-
-    @property
-    def params(self) -> Any:
-        return getattr(self.env, "params", None)
 
 
 def restart(observation: Observation, measures: Mapping[str, jax.Array] | None = None) -> TimeStep:

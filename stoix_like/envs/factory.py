@@ -5,7 +5,7 @@ Wrappers apply in one order, and those that are off are left out:
     suite → actions joined and counted from 0 → domain randomisation → rows of agents → custom wrappers
           → dtypes as declared → random starts (training) → sticky actions
           → action repeat → time limit → rescaled actions → clipped actions
-          → flattened observations → selected entries → masked entries → noise → delay → flicker
+          → flattened observations → masked entries → noise → delay → flicker
           → clipped observations → frame stack → remaining time → last action and reward → step count
           → episode metrics (of the suite's own rewards)                                  evaluation stops here
           → scaled rewards → clipped rewards → staggered starts → automatic reset         training
@@ -27,7 +27,7 @@ from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import OWN, find_suite, load_suite
-from stoix_like.envs.wrappers.agents import AGENT_IDS, has_agent_rows
+from stoix_like.envs.wrappers.agents import AGENT_IDS, find_rows
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, MAX_SECONDS, Range, above, at_least, between, one_of
 from stoix_like.user_code import name_of, refusing
@@ -48,7 +48,7 @@ _MIXING = (
 )
 
 # Wrappers that start or end episodes where the wrapped environments do not.
-_OF_EPISODES = (wrappers.RandomStarts, wrappers.RepeatActions, wrappers.TimeLimit)
+_OF_EPISODES = (wrappers.RandomStarts, wrappers.ReachEntries, wrappers.RepeatActions, wrappers.TimeLimit)
 
 Factor = Annotated[float, at_least(0.0)]
 
@@ -358,7 +358,7 @@ def make_scenario(
 
 def _rows_of_agents(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     """Give each of several agents a row."""
-    if has_agent_rows(env):
+    if find_rows(env) is not None:
         return env
     if env.num_agents > 1:
         return wrappers.AgentRows(env, config.team_reward, config.agent_ids)

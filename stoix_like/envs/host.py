@@ -186,23 +186,18 @@ class HostEnvironment(VectorEnvironment):
             raise self._error(failure) from failure
 
     def _reset(self, spec: PyTree, seeds: np.ndarray) -> tuple[np.ndarray, PyTree]:
-        num_envs = len(seeds)
-
         def reset() -> tuple[int, PyTree]:
-            batch = self._batches.take(num_envs)
+            batch = self._batches.take(len(seeds))
             return batch, self._batches[batch].reset(seeds, spec)
 
         batch, view = self._guarded(reset, lambda: (-1, _zeros(spec)))
-        return np.full(num_envs, batch, np.int32), view
+        return np.full(len(seeds), batch, np.int32), view
 
     def _step(self, spec: HostStep, batch: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, HostStep]:
-        def step() -> HostStep:
-            return self._batches[int(batch[0])].step(actions, spec)
-
-        def ended() -> HostStep:
-            return _zeros(spec)._replace(terminated=np.ones(len(batch), bool))
-
-        return batch, self._guarded(step, ended)
+        return batch, self._guarded(
+            lambda: self._batches[int(batch[0])].step(actions, spec),
+            lambda: _zeros(spec)._replace(terminated=np.ones(len(batch), bool)),
+        )
 
     def _release(self, batch: np.ndarray) -> None:
         self._guarded(lambda: self._batches.give_back(int(batch[0])), lambda: None)

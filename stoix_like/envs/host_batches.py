@@ -8,7 +8,7 @@ import os
 import platform
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -212,6 +212,22 @@ def _stop_after_signal(elapsed: float) -> None:
     """Stop to wait some time after a signal, over all calls."""
     if (waiting := signals.waiting()) is not None and waiting >= _SIGNAL_SECONDS:
         raise _NoAnswerToSignalError(f"no answer within {_SIGNAL_SECONDS:g} seconds of a signal that stops the run")
+
+
+def with_rows(tree: PyTree, rows: PyTree, index: np.ndarray) -> PyTree:
+    """Return a copy of arrays `[N, ...]` with `rows` at the indices, or the flags, `index`."""
+
+    def replaced(leaf: np.ndarray, row: np.ndarray) -> np.ndarray:
+        copy = leaf.copy()
+        copy[index] = row
+        return copy
+
+    return jax.tree.map(replaced, tree, rows)
+
+
+def stacked(trees: Iterable[PyTree]) -> PyTree:
+    """Stack the arrays of several trees."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
 def _copies(tree: T) -> T:

@@ -11,6 +11,7 @@ import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +59,7 @@ class JaxMarlEnvironment(Environment):
         self.num_agents = len(self._agents)
         self.team_reward = rules.team_reward and self.num_agents > 1
         self.truncates_after = INT32_MAX if rules.limit is None else rules.limit
+        self._legal = getattr(env, "get_avail_actions", None) if rules.legal is None else partial(rules.legal, env)
         self._spaces = [_action_space(env, agent, name) for agent in self._agents]
         self.action_space = padding.common_actions(dict(zip(self._agents, self._spaces, strict=True)), name)
         key = jax.random.key(0)
@@ -125,8 +127,7 @@ class JaxMarlEnvironment(Environment):
 
     def _finds_masks(self, state: Any) -> bool:
         """Return whether the environment tells which actions are legal; refuse masks that do not fit the actions."""
-        discrete = all(isinstance(space, Discrete) for space in self._spaces)
-        if not discrete or (self._rules.legal is None and not hasattr(self._env, "get_avail_actions")):
+        if self._legal is None or not all(isinstance(space, Discrete) for space in self._spaces):
             return False
         try:
             legal = jax.eval_shape(self._legal, state)
@@ -138,14 +139,11 @@ class JaxMarlEnvironment(Environment):
                 raise FaultyEnvironmentError([fault])
         return True
 
-    def _legal(self, state: Any) -> Any:
-        return self._env.get_avail_actions(state) if self._rules.legal is None else self._rules.legal(self._env, state)
-
     def _mask(self, state: Any) -> jax.Array | None:
         if not isinstance(self.action_space, Discrete):
             return None
         own = padding.own_choices(self._spaces, self.action_space.n)
-        if not self._masks:
+        if not self._masks or self._legal is None:
             return None if own.all() else jnp.asarray(own)
         legal = self._by_agent(self._legal(state))
         return padding.legal_choices(padding.stack(*[jnp.asarray(row, bool) for row in legal]), own)

@@ -109,18 +109,14 @@ def find_feature(name: str, features: Sequence[Feature], space: ObservationSpace
     leaf = "" if path == VIEW and "" in leaves else path
     place = tuple(int(part) for part in (index or "").replace(" ", "").split(",") if part)
     if leaf not in leaves:
-        raise ConfigError(f"feature {name} is unknown: {nearest(name, known_names(features, space))}")
+        arrays = [entry_name(path or VIEW, [0] * len(part.shape)) for path, part in leaves.items()]
+        known = [feature.name for feature in features] + arrays
+        raise ConfigError(f"feature {name} is unknown: {nearest(name, known)}")
     shape = leaves[leaf].shape
     if len(place) != len(shape) or any(at >= size for at, size in zip(place, shape, strict=True)):
         last = entry_name(path, [size - 1 for size in shape])
         raise ConfigError(f"feature {name} is not an entry of an array of shape {list(shape)}: the last one is {last}")
     return _entry(leaf, place, leaves[leaf])
-
-
-def known_names(features: Sequence[Feature], space: ObservationSpace) -> list[str]:
-    """Return the names of the features, and of the first entry of each array of the view."""
-    arrays = [entry_name(path or VIEW, [0] * len(part.shape)) for path, part in entries(space).items()]
-    return [feature.name for feature in features] + arrays
 
 
 def all_features(features: Sequence[Feature], space: ObservationSpace) -> list[Feature]:

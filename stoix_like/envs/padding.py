@@ -64,8 +64,8 @@ def own_choices(spaces: Sequence[Space], size: int) -> np.ndarray:
     return np.arange(size) < np.array([sum(choices(space)) for space in spaces])[:, None]
 
 
-def legal_choices(rows: jax.Array, own: np.ndarray) -> jax.Array:
-    """Return masks `[A, size]`, with all own actions where none is legal, as a policy needs a legal one."""
+def legal_choices(rows: jax.Array, own: np.ndarray | bool = True) -> jax.Array:
+    """Return masks `[..., size]`, with all own actions where none is legal, as a policy needs a legal one."""
     return jnp.where(rows.any(-1, keepdims=True), rows, own)
 
 

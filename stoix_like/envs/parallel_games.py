@@ -25,7 +25,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.generators import unseeded
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
-from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, draw_without_windows
+from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, draw_without_windows, stacked
 from stoix_like.envs.spaces import Dict, Discrete, Space, Tuple, choices, first_choices, space_of
 from stoix_like.envs.worlds import with_world, world_space
 from stoix_like.errors import ConfigError, nearest
@@ -155,10 +155,10 @@ class ParallelBatch(HostBatch):
         self._done: list[set[Any]] = [set() for _ in games]
 
     def reset(self, seeds: list[int]) -> PyTree:
-        return _stack([self._start(number, int(seed)) for number, seed in enumerate(seeds)])
+        return stacked([self._start(number, int(seed)) for number, seed in enumerate(seeds)])
 
     def step(self, actions: np.ndarray) -> HostStep:
-        return HostStep(*map(_stack, zip(*map(self._step, range(len(self._games)), actions), strict=True)))
+        return HostStep(*map(stacked, zip(*map(self._step, range(len(self._games)), actions), strict=True)))
 
     def picture(self) -> np.ndarray:
         return np.asarray(self._games[0].render())
@@ -273,7 +273,3 @@ def _first_picture(constructor: Callable[[], Any]) -> tuple[Any, int]:
         return game.render(), int(getattr(game, "metadata", {}).get("render_fps", 30))
     finally:
         game.close()
-
-
-def _stack(trees: Any) -> PyTree:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,11 @@ class Discrete:
     n: int
     dtype: Any = jnp.int32
     start: int = 0
+    shape: ClassVar[tuple[int, ...]] = ()  # shape of one element
 
     def __repr__(self) -> str:
         """Return the space as gymnasium writes it."""
         return f"Discrete({self.n}{f', start={self.start}' if self.start else ''})"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one element."""
-        return ()
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element uniformly among the legal ones.
@@ -52,6 +48,10 @@ class MultiDiscrete:
     def __post_init__(self) -> None:
         if not any(self.start or ()):
             object.__setattr__(self, "start", None)
+
+    def __repr__(self) -> str:
+        """Return the space as gymnasium writes it."""
+        return f"MultiDiscrete({[*map(int, self.nvec)]}{f', start={[*map(int, self.start)]}' if self.start else ''})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -176,7 +176,7 @@ class Mixed:
 
     def __init__(self, space: Dict | Tuple) -> None:
         self.space = space
-        named = _named(space)
+        named = entries(space)
         for name, part in named.items():
             if not isinstance(part, Discrete | MultiDiscrete | Box):
                 raise ConfigError(
@@ -185,31 +185,18 @@ class Mixed:
         if not named:
             raise ConfigError("action_space has no parts: use a Dict or a Tuple of at least one space")
         self.names, self.parts = list(named), list(named.values())
-        self._structure = jax.tree.structure(_containers(space))
-        self._ends = np.cumsum([math.prod(part.shape) for part in self.parts]).tolist()
+        self._structure = jax.tree.structure(mapped(space, lambda part: part, dict, tuple))
+        sizes = [math.prod(part.shape) for part in self.parts]
+        self._ends = np.cumsum(sizes).tolist()
         self.shape = (self._ends[-1],)
+        # `[D]` bool, True for entries of a `Box`.
+        self.is_continuous = np.repeat([isinstance(part, Box) for part in self.parts], sizes)
+        # Bounds, `[D]`; the first and the last option for choices.
+        ends = [[np.full(part.shape, end, np.float32).ravel() for end in bounds(part)] for part in self.parts]
+        self.low, self.high = map(np.concatenate, zip(*ends, strict=True))
 
     def __repr__(self) -> str:
         return f"Mixed({self.space})"
-
-    @property
-    def is_continuous(self) -> np.ndarray:
-        """`[D]` bool, True for entries of a `Box`."""
-        return np.concatenate([np.full(math.prod(part.shape), isinstance(part, Box)) for part in self.parts])
-
-    @property
-    def low(self) -> np.ndarray:
-        """Lower bounds, `[D]`; the first one for choices."""
-        return self._bounds(0)
-
-    @property
-    def high(self) -> np.ndarray:
-        """Upper bounds, `[D]`; the last one for choices."""
-        return self._bounds(1)
-
-    def _bounds(self, which: int) -> np.ndarray:
-        rows = [np.broadcast_to(np.asarray(bounds(part)[which], np.float32), part.shape) for part in self.parts]
-        return np.concatenate([row.ravel() for row in rows])
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element of each part, uniformly among the legal ones. Returns the vector, `[D]`."""
@@ -242,29 +229,16 @@ class Mixed:
 
     def map(self, change: Callable[[Any], Any]) -> Mixed:
         """Return the space with other parts, of the same shapes."""
-
-        def changed(space: Any) -> Any:
-            if isinstance(space, Dict):
-                return Dict({name: changed(part) for name, part in space.spaces.items()})
-            return Tuple([changed(part) for part in space.spaces]) if isinstance(space, Tuple) else change(space)
-
-        return Mixed(changed(self.space))
+        return Mixed(mapped(self.space, change))
 
 
-def _named(space: Any, name: str = "") -> dict[str, Any]:
-    """Return the parts of nested action spaces by dotted name, in the order of jax."""
-    if not isinstance(space, Dict | Tuple):
-        return {name: space}
-    pairs = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-    prefix = f"{name}." if name else ""
-    return {path: part for key, child in pairs for path, part in _named(child, f"{prefix}{key}").items()}
-
-
-def _containers(space: Any) -> Any:
-    """Return the dictionaries and tuples of nested spaces, with the other spaces as leaves."""
+def mapped(space: Any, change: Callable[[Any], Any], of_dict: Any = Dict, of_tuple: Any = Tuple) -> Any:
+    """Return nested spaces with other parts, in containers of these kinds."""
     if isinstance(space, Dict):
-        return {name: _containers(part) for name, part in space.spaces.items()}
-    return tuple(_containers(part) for part in space.spaces) if isinstance(space, Tuple) else space
+        return of_dict({name: mapped(part, change, of_dict, of_tuple) for name, part in space.spaces.items()})
+    if isinstance(space, Tuple):
+        return of_tuple([mapped(part, change, of_dict, of_tuple) for part in space.spaces])
+    return change(space)
 
 
 def bounds(space: ArraySpace) -> tuple[Any, Any]:
@@ -348,18 +322,14 @@ ActionSpace = Space | Dict | Tuple
 
 
 def entries(nest: Any, name: str = "") -> dict[str, Any]:
-    """Return the entries of nested dictionaries, in the order of jax: sorted by name at each level."""
+    """Return the entries of nested dictionaries or spaces, in the order of jax: sorted by name at each level."""
     children = nest.spaces if isinstance(nest, Dict) else nest
+    children = dict(enumerate(nest.spaces)) if isinstance(nest, Tuple) else children
     if not isinstance(children, Mapping):
         return {name: nest}
     prefix = f"{name}." if name else ""
     nested = (entries(child, f"{prefix}{key}") for key, child in sorted(children.items()))
     return {path: entry for part in nested for path, entry in part.items()}
-
-
-def element_names(space: ActionSpace) -> list[str]:
-    """Return names of the arrays of an action, in the order of jax: `action`, or `action.gripper`, `action.force`."""
-    return [f"action.{part}" for part in Mixed(space).names] if isinstance(space, Dict | Tuple) else ["action"]
 
 
 def action_facts(action_space: Space) -> dict[str, Any]:

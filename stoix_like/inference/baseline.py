@@ -48,7 +48,6 @@ def compared(baseline: Mapping[str, Any]) -> str:
     """Return the results of a baseline in a line."""
     values = {name: format_number(value) for name, value in baseline.items() if name.startswith(("diff", "episode"))}
     ends = "" if baseline["difference_ci_low"] is None else " [{difference_ci_low}, {difference_ci_high}]"
-    line = (
+    return (
         "  {policy}: return {episode_return_mean}; difference of the run {difference}" + ends + ", on the same episodes"
-    )
-    return line.format(policy=baseline["policy"], **values)
+    ).format(policy=baseline["policy"], **values)

@@ -141,7 +141,7 @@ def evaluate(
     play_key, render_key = _keys(seed)
     population = make_population(run.setup.config)
     with contextlib.closing(run.setup.env):
-        played = _play(run, trained, episodes, play_key)
+        played = _play(run, trained, episodes, play_key, None)
         record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
         if overrides:
             record |= {"overrides": list(overrides), "trained_on": trained_on}
@@ -152,7 +152,9 @@ def evaluate(
             record["simulations"] = simulations
         searched = "" if simulations is None else f"-{simulations}simulations"
         elsewhere = f"-{run.setup.config.environment_name.replace('/', '-')}" if overrides else ""
-        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes{searched}{elsewhere}"
+        chosen = "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
+        suffix = chosen if population.num_members > 1 else ""
+        stem = f"{which}{suffix}-seed{seed}-{episodes}episodes{searched}{elsewhere}"
         path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if render is not None and drawn is not None:
             with _reported("render an episode", ConfigError, TrainingError, OSError):
@@ -266,12 +268,6 @@ def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:
     return _with_env(run, eval_opponent=opponent)
 
 
-def _member_suffix(population: Population, trained: EvaluatedMembers) -> str:
-    if population.num_members == 1:
-        return ""
-    return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
-
-
 def _keys(seed: int) -> jax.Array:
     """Return the key of the episodes and the key of the rendered one."""
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM))
@@ -315,11 +311,7 @@ def _diverged(run_dir: Path, step: int) -> tuple[int, ...]:
 
 
 def _play(
-    run: TrainedRun,
-    trained: EvaluatedMembers,
-    episodes: int,
-    key: jax.Array,
-    policy: str | BaselinePolicy | None = None,
+    run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Array, policy: str | BaselinePolicy | None
 ) -> Episodes:
     """Play E episodes of each member, or of another policy, and return them as host arrays `[M, E]`."""
     setup, members = run.setup, len(trained.members)

@@ -20,7 +20,7 @@ from stoix_like.data.check import check_data
 from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import check_file, write_data
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, element_names, entries
+from stoix_like.envs.spaces import Box, Dict, Mixed, Tuple, entries
 from stoix_like.errors import ConfigError
 from stoix_like.lab import replay_data
 from stoix_like.policies.load import TrainedRun, load_member, open_run
@@ -97,7 +97,7 @@ def collect(
         (minari.check_minari if format == "minari" else check_file)(out)
     run = open_run(run_dir, trust, env)
     spaces = run.setup.env.observation_space, run.setup.env.unwrapped.action_space
-    names = [*entries(spaces[0]), *element_names(spaces[1])]
+    names = [*entries(spaces[0]), *entries(spaces[1], "action")]
     if out is not None and format == "minari" and (slashed := [name for name in names if "/" in name]):
         raise ConfigError(f"format=minari separates names by slashes, and the run has {slashed[0]}: use npz")
     space = run.setup.env.action_space

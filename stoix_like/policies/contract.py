@@ -8,25 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from stoix_like.envs.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    Mixed,
-    MultiDiscrete,
-    Tuple,
-    element_names,
-    entries,
-    first_choices,
-)
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, entries, first_choices
 from stoix_like.errors import ConfigError
 from stoix_like.policies.exportable import Exportable
 from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import read_bytes, write_json
 from stoix_like.versions import versions
 
+_ATTRIBUTES = ("env_steps", "step_unit", "selected", "member", "agent", "greedy")
 _MAX_BYTES = 2**24
 _MAX_FILE_BYTES = 2**32
 
@@ -42,8 +32,6 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
     inputs = _described(policy.argument_shapes, entries(policy.observation_space, "agent_view"))
     if format == "stablehlo":
         inputs.append({"name": "key_data", "shape": [2], "dtype": "uint32"})
-    parts = Mixed(space).parts if isinstance(space := policy.action_space, Dict | Tuple) else [space]
-    actions: dict[str, Any] = dict(zip(element_names(space), parts, strict=True))
     results = dict(zip(policy.result_names, _results(policy), strict=True))
     described = {
         "file": path.name,
@@ -51,14 +39,9 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
         "sha256": hashlib.sha256(content).hexdigest(),
         "system": system,
         "environment": environment,
-        "env_steps": policy.env_steps,
-        "step_unit": policy.step_unit,
-        "selected": policy.selected,
-        "member": policy.member,
-        "agent": policy.agent,
-        "greedy": policy.greedy,
+        **{name: getattr(policy, name) for name in _ATTRIBUTES},
         "inputs": inputs,
-        "outputs": _described(results, actions),
+        "outputs": _described(results, entries(policy.action_space, "action")),
         "features": [feature._asdict() for feature in policy.legend.features],
         "actions": policy.legend.actions,
         "versions": versions(),
@@ -89,11 +72,10 @@ def _results(policy: Exportable) -> list[jax.ShapeDtypeStruct]:
 
 
 def _described(arrays: Mapping[str, jax.ShapeDtypeStruct], spaces: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"name": name, **_array(leaf), **_bounds(spaces.get(name))} for name, leaf in arrays.items()]
-
-
-def _array(leaf: jax.ShapeDtypeStruct) -> dict[str, Any]:
-    return {"shape": ["batch", *leaf.shape], "dtype": str(jnp.dtype(leaf.dtype))}
+    return [
+        {"name": name, "shape": ["batch", *leaf.shape], "dtype": str(leaf.dtype), **_bounds(spaces.get(name))}
+        for name, leaf in arrays.items()
+    ]
 
 
 def _bounds(space: Any) -> dict[str, Any]:

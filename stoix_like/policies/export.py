@@ -28,6 +28,10 @@ def export_policy(policy: Exportable, path: str | Path, format: str | None = Non
     """
     path = Path(path)
     chosen = choose_format(path, format)
+    if chosen != "stablehlo" and not policy.greedy:
+        instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
+        reader = "ONNX" if chosen == "onnx" else "numpy"
+        raise ConfigError(f"format={chosen}: {reader} has no random numbers of jax: use {instead}")
     module = importlib.import_module(f"stoix_like.policies.formats.{chosen}")
     written = module.encode(policy)
     # What runs elsewhere multiplies in float32, whatever the accelerator of this machine does.

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from stoix_like.base_types import Observation
-from stoix_like.envs.spaces import element_names
+from stoix_like.envs.spaces import entries
 from stoix_like.policies.exportable import as_result
 from stoix_like.policies.policy import Policy
 
@@ -57,16 +57,16 @@ class FeedForwardPolicy(Policy):
     @property
     def result_names(self) -> list[str]:
         """`action`, or the names of its parts."""
-        return element_names(self.action_space)
+        return list(entries(self.action_space, "action"))
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
-        return as_result(self._act(self._shared, self.observation_of(arrays), key))
+        return as_result(self._act(self.shared, self.observation_of(arrays), key))
 
     def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
         """It is possible where the system implements `inspect`."""
         if self._system.inspect is None:
             return super().mode_on(arrays)
-        policy, _ = self._system.inspect(self._shared, self.observation_of(arrays))
+        policy, _ = self._system.inspect(self.shared, self.observation_of(arrays))
         return as_result(self._env.native_action(policy.mode()))
 
     def _act(self, shared: Any, observation: Observation, key: jax.Array) -> jax.Array:

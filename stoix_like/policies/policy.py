@@ -20,8 +20,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.described import DescribedEnvironment
 from stoix_like.envs.environment import VectorEnvironment, restart
 from stoix_like.envs.host import HostEnvironment
-from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
+from stoix_like.envs.spaces import Box, Dict, Discrete, entries
 from stoix_like.envs.wrappers import AgentRows, ObservationWrapper, layers
 from stoix_like.envs.wrappers.agents import with_agent_ids
 from stoix_like.errors import ConfigError
@@ -73,13 +72,7 @@ class Policy(Exportable):
     """
 
     def __init__(
-        self,
-        setup: SystemParts,
-        shared: Any,
-        hyperparams: dict[str, float],
-        *,
-        greedy: bool | None = None,
-        env_steps: int = 0,
+        self, setup: SystemParts, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None, env_steps: int
     ) -> None:
         self._config = config = setup.config
         self.has_mode = config.system.has_mode
@@ -94,13 +87,13 @@ class Policy(Exportable):
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         self._env = setup.env
         self._own_networks = 0 if setup.spec.share_networks else setup.spec.num_agents
-        self.observation_space = self._env.observation_space
-        self.action_space = self._env.unwrapped.action_space
+        self.observation_space, self.inner_action_space = self._env.observation_space, self._env.action_space
+        self.action_space, self.legend = self._env.unwrapped.action_space, self._env.legend()
         _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), self._env.num_agents))
         like: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), timestep.observation)
         self._shapes: dict[str, jax.ShapeDtypeStruct] = _arrays(like)
         self._structure = jax.tree.structure(like)
-        self._shared = jax.device_put(shared)
+        self.shared = jax.device_put(shared)
         self._has_params = hasattr(shared, "params")
         self.name = setup.name
         self.title = ", ".join([setup.name, *(f"{name}={value:.3g}" for name, value in hyperparams.items())])
@@ -109,7 +102,7 @@ class Policy(Exportable):
             self.input_shapes = self._read_by_actions()
         stateless = copy.copy(self)
         # Compiled functions outlive the state, which is an argument of theirs.
-        stateless._shared = None
+        stateless.shared = None
         self._compiled, self._inspect = jax.jit(stateless._act), jax.jit(stateless._inspected)
         self._predictions = 0
 
@@ -129,7 +122,7 @@ class Policy(Exportable):
         if self._system.inspect is None:
             raise ConfigError(f"{self.name}: the system has no `inspect`, which pictures of policies and critics need")
         batch, leading = self._batched(observation, self._shapes)
-        found = jax.device_get(self._inspect(self._shared, batch))
+        found = jax.device_get(self._inspect(self.shared, batch))
         return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), found)
 
     def play(self, episodes: int = 10, seed: int = 0) -> Visits:
@@ -140,7 +133,7 @@ class Policy(Exportable):
         if self.agent is not None:
             raise ConfigError(f"this is only the policy of agent {self.agent}: load it without agent to play games")
         check_seed(seed)
-        return play(self._built_env, self._system, self._shared, episodes, self._config.arch.max_eval_steps, seed)
+        return play(self._built_env, self._system, self.shared, episodes, self._config.arch.max_eval_steps, seed)
 
     def close(self) -> None:
         """Close environments on the host, which `play` may have opened."""
@@ -151,7 +144,7 @@ class Policy(Exportable):
     def with_state(self, shared: Any, env_steps: int) -> Self:
         """Return this policy with another trained state of the same structure; compiled functions are shared."""
         policy = copy.copy(self)
-        policy._shared, policy.env_steps, policy.selected = shared, env_steps, ""
+        policy.shared, policy.env_steps, policy.selected = shared, env_steps, ""
         return policy
 
     def __repr__(self) -> str:
@@ -189,24 +182,12 @@ class Policy(Exportable):
         return jax.tree.map(lambda leaf: leaf[self.agent], found)
 
     @property
-    def legend(self) -> Legend:
-        return self._env.legend()
-
-    @property
     def params(self) -> Any:
         """Trained parameters: `shared.params` of the system, with critics and target networks where it has them.
 
         Without a field `params`, it is the whole shared state.
         """
-        return self._shared.params if self._has_params else self._shared
-
-    @property
-    def shared(self) -> Any:
-        return self._shared
-
-    @property
-    def inner_action_space(self) -> Space:
-        return self._env.action_space
+        return self.shared.params if self._has_params else self.shared
 
     def native_action(self, action: jax.Array) -> jax.Array:
         return self._env.native_action(action)
@@ -251,11 +232,9 @@ class Policy(Exportable):
         drawn = _arrays(self.random_observations(key, batch))
         return [drawn[name] for name in self.input_shapes]
 
-    def observation_of(self, fields: Iterable[Any]) -> Observation:
-        """Build an observation from one array for each of `inputs`; entries that are no inputs are zero."""
-        return self._observation_of(dict(zip(self.input_shapes, fields, strict=True)))
-
-    def _observation_of(self, arrays: Mapping[str, Any]) -> Observation:
+    def observation_of(self, fields: Iterable[Any], names: Iterable[str] | None = None) -> Observation:
+        """Build an observation from one array for each of `inputs`, or of `names`; other entries are zero."""
+        arrays = dict(zip(self.input_shapes if names is None else names, fields, strict=True))
         given, array = next(iter(arrays.items()))
         batch = array.shape[: array.ndim - len(self._shapes[given].shape)]
         leaves = [
@@ -313,7 +292,7 @@ class Policy(Exportable):
         return jax.vmap(deviation)(policy)
 
     def _with_params(self, params: Any) -> Any:
-        return replace_fields(self._shared, params=params) if self._has_params else params
+        return replace_fields(self.shared, params=params) if self._has_params else params
 
     def _key_of(self, key: jax.Array | None) -> jax.Array:
         if key is None and not self.greedy:
@@ -359,7 +338,7 @@ class Policy(Exportable):
             )
         batch = math.prod(leading[0])
         flat = (array.reshape(batch, *shape) for array, shape in zip(arrays, shapes, strict=True))
-        return self._observation_of(dict(zip(wanted, flat, strict=True))), leading[0]
+        return self.observation_of(flat, wanted), leading[0]
 
     def random_observations(self, key: jax.Array, batch: int) -> Observation:
         """Draw observations `[batch, ...]` from `observation_space`, with random action masks."""

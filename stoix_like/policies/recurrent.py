@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation
-from stoix_like.envs.spaces import element_names
+from stoix_like.envs.spaces import entries
 from stoix_like.policies.policy import Policy
 
 
@@ -87,20 +87,21 @@ class RecurrentPolicy(Policy):
     def result_names(self) -> list[str]:
         """`action` or its parts, and the arrays of the next state by number."""
         num_states = len(jax.tree.leaves(self._state_like))
-        return [*element_names(self.action_space), *(f"next_state.{i}" for i in range(num_states))]
+        return [*entries(self.action_space, "action"), *(f"next_state.{i}" for i in range(num_states))]
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """Choose actions from plain arrays, see `Exportable.act_on`; also returns the arrays of the next state."""
         split = len(self.input_shapes)
         observation, states, is_first = self.observation_of(arrays[:split]), arrays[split:-1], arrays[-1]
         state = jax.tree.unflatten(jax.tree.structure(self._state_like), states)
-        action, state = self._act(self._shared, observation, state, is_first, key)
+        action, state = self._act(self.shared, observation, state, is_first, key)
         return *jax.tree.leaves(action), *jax.tree.leaves(state)
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
-        state_key, first_key = jax.random.split(key)
-        states = [_random_like(state_key, leaf) for leaf in jax.tree.leaves(self.initial_state(batch))]
-        return [*super().random_arguments(key, batch), *states, jax.random.bernoulli(first_key, 0.3, (batch,))]
+        leaves = jax.tree.leaves(self.initial_state(batch))
+        own_key, first_key, *state_keys = jax.random.split(key, 2 + len(leaves))
+        states = map(_random_like, state_keys, leaves)
+        return [*super().random_arguments(own_key, batch), *states, jax.random.bernoulli(first_key, 0.3, (batch,))]
 
     def _act(
         self, shared: Any, observation: Observation, carry: Any, is_first: jax.Array, key: jax.Array

@@ -78,17 +78,11 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
 class Player:
     """Whole episodes side by side, with every step; the programs are compiled once.
 
-    `max_bytes`: size of the observations at which all of them are stopped; None: any.
+    `max_bytes`: size of the observations at which all of them are stopped.
     """
 
     def __init__(
-        self,
-        env: VectorEnvironment,
-        system: System,
-        act: Act,
-        episodes: int,
-        max_steps: int,
-        max_bytes: int | None = None,
+        self, env: VectorEnvironment, system: System, act: Act, episodes: int, max_steps: int, max_bytes: int = 2**62
     ) -> None:
         self._env, self._act = env, act
         self._rows, self._max_steps, self._max_bytes = episodes * env.num_agents, max_steps, max_bytes
@@ -100,9 +94,7 @@ class Player:
         start_key, key = jax.random.split(key)
         carry = self._start(jax.random.split(start_key, self._rows)), jnp.zeros(self._rows, bool)
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(carry[0].timestep.observation))
-        limit = self._max_steps
-        if self._max_bytes is not None:
-            limit = min(limit, max(1, self._max_bytes // size))
+        limit = min(self._max_steps, max(1, self._max_bytes // max(1, size)))
         chunks: list[Rows] = []
         lengths = np.zeros(self._rows, int)
         for first in range(0, limit, _CHUNK):

@@ -84,16 +84,9 @@ class DreamPlayer:
         ended = entries.ended[:, 0]
         count = int(ended.argmax()) + 1 if ended.any() else self._length
         entries, dream = jax.tree.map(lambda leaf: leaf[:count, 0], (entries, dream))
-        return DreamedEpisode(
-            self._name,
-            self._env.observation_space,
-            self._env.legend(),
-            self._context,
-            entries.observation.agent_view,
-            entries.reward,
-            entries.terminated,
-            jax.tree.map(np.float32, dream),
-        )
+        facts = self._name, self._env.observation_space, self._env.legend(), self._context
+        view, dream = entries.observation.agent_view, jax.tree.map(np.float32, dream)
+        return DreamedEpisode(*facts, view, entries.reward, entries.terminated, dream)
 
     def _traced(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> tuple[Any, _Entry, Dream]:
         system = self._build(hyperparams)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.architectures.acting import act_and_step, game_keys, start_episodes
 from stoix_like.architectures.types import Hyperparams
-from stoix_like.base_types import PyTree, RolloutState, System
+from stoix_like.base_types import RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.scenes.base import RecordedEpisode
@@ -21,15 +21,6 @@ MAX_FRAMES = 500
 _MAX_SIDE = 640
 # Steps per compiled call; the length of the episode is unknown in advance.
 _CHUNK = 256
-
-
-class Snapshot(NamedTuple):
-    """Record of one step; the fields of `RecordedEpisode`."""
-
-    states: Any
-    views: PyTree
-    returns: Any
-    finished: Any
 
 
 class Recorder:
@@ -44,7 +35,7 @@ class Recorder:
 
     def record(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> RecordedEpisode:
         """Record one episode."""
-        kept: dict[int, Snapshot] = {}
+        kept: dict[int, RecordedEpisode] = {}
         stride = 1
         for step, snapshot in self._episode(shared, hyperparams, key):
             if step % stride == 0:
@@ -54,10 +45,10 @@ class Recorder:
                 stride *= 2
                 kept = {at: each for at, each in kept.items() if at % stride == 0}
         kept[step] = snapshot
-        return RecordedEpisode(np.array(list(kept)), *jax.tree.map(lambda *each: np.stack(each), *kept.values()))
+        return jax.tree.map(lambda *each: np.stack(each), *kept.values())
 
-    def _episode(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> Iterator[tuple[int, Snapshot]]:
-        """Yield the steps of an episode, from 0 to its end."""
+    def _episode(self, shared: Any, hyperparams: Hyperparams, key: jax.Array) -> Iterator[tuple[int, RecordedEpisode]]:
+        """Yield the steps of an episode, from 0 to its end, without the axis K."""
         reset_key, key = jax.random.split(key)
         state, chunk = self._start(hyperparams, reset_key)
         step = calls = 0
@@ -75,7 +66,7 @@ class Recorder:
             keys = jax.random.split(jax.random.fold_in(key, calls), self._chunk)
             state, chunk = self._play(shared, hyperparams, state, keys)
 
-    def _with_picture(self, snapshot: Snapshot, state: RolloutState) -> Snapshot:
+    def _with_picture(self, snapshot: RecordedEpisode, state: RolloutState) -> RecordedEpisode:
         native = self._env.unwrapped
         if not isinstance(native, HostEnvironment):
             return snapshot
@@ -84,22 +75,22 @@ class Recorder:
         # Copied, so that the whole picture is not kept.
         return snapshot._replace(states=np.copy(picture[::stride, ::stride]))
 
-    def _snapshot(self, state: RolloutState) -> Snapshot:
+    def _snapshot(self, state: RolloutState) -> RecordedEpisode:
         native = self._env.native_state(state.env_state)
         episode, view = state.timestep.episode, state.timestep.next_observation.agent_view
-        first = jax.tree.map(lambda leaf: leaf[0], (native, view, episode.episode_return, episode.finished))
-        return Snapshot(*jax.tree.map(_plain, first))
+        rows: Any = (episode.episode_length, native, view, episode.episode_return, episode.finished)
+        return RecordedEpisode(*jax.tree.map(lambda leaf: _plain(leaf[0]), rows))
 
-    def _traced_start(self, hyperparams: Hyperparams, key: jax.Array) -> tuple[RolloutState, Snapshot]:
+    def _traced_start(self, hyperparams: Hyperparams, key: jax.Array) -> tuple[RolloutState, RecordedEpisode]:
         state = start_episodes(self._env, self._build(hyperparams), game_keys(self._env, key))
         return state, jax.tree.map(lambda leaf: leaf[None], self._snapshot(state))
 
     def _traced_play(
         self, shared: Any, hyperparams: Hyperparams, state: RolloutState, keys: jax.Array
-    ) -> tuple[RolloutState, Snapshot]:
+    ) -> tuple[RolloutState, RecordedEpisode]:
         system = self._build(hyperparams)
 
-        def step(state: RolloutState, key: jax.Array) -> tuple[RolloutState, Snapshot]:
+        def step(state: RolloutState, key: jax.Array) -> tuple[RolloutState, RecordedEpisode]:
             act_key, env_key = jax.random.split(key)
             env_keys = game_keys(self._env, env_key)
             state, _, _ = act_and_step(self._env, system.eval_act, shared, state, act_key, env_keys)

@@ -6,7 +6,7 @@ import pytest
 from stoix_like.base_types import Observation
 from stoix_like.data.check import check_data, with_dtypes
 from stoix_like.data.dataset import DataHeader
-from stoix_like.data.files import read_data, read_header, write_data
+from stoix_like.data.files import open_data, read_data, write_data
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from stoix_like.errors import ConfigError
 from support.recorded_data import ACTIONS, ENV, OBSERVATIONS, make_data
@@ -133,7 +133,7 @@ def test_of_the_last_row_of_an_episode_the_observation_alone_counts(tmp_path):
 def test_a_header_alone_tells_the_environment_and_that_there_are_steps(tmp_path):
     write_data(tmp_path / "data.npz", make_data())
     with pytest.raises(ConfigError, match="^teacher=.*data.npz: the data are of suite/Arm-v0, not of suite/Leg-v0"):
-        check_data(read_header(tmp_path / "data.npz"), OBSERVATIONS, ACTIONS, "suite/Leg-v0", "teacher")
+        check_data(open_data(tmp_path / "data.npz").header, OBSERVATIONS, ACTIONS, "suite/Leg-v0", "teacher")
     with pytest.raises(ConfigError, match="no valid step"):
         check_data(DataHeader(), OBSERVATIONS, ACTIONS, ENV)
 

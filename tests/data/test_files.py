@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from stoix_like.data.files import content_hash, open_data, read_data, read_header, write_data
+from stoix_like.data.files import content_hash, open_data, read_data, write_data
 from stoix_like.errors import ConfigError
 from support.recorded_data import make_data
 
@@ -29,7 +29,7 @@ def test_what_was_written_is_read(tmp_path, compress):
     write_data(path, data, compress)
     found = read_data(path)
     assert found.header.to_json() == data.header.to_json()
-    assert read_header(path) == found.header
+    assert open_data(path).header == found.header
     assert found.header.path == str(path)
     arrays, shapes = found.arrays(), open_data(path).shapes
     assert arrays.keys() == data.arrays().keys() == shapes.keys()
@@ -132,4 +132,4 @@ def test_other_files_are_refused_by_name(path, spoil, message):
     with pytest.raises(ConfigError, match=r"^teacher\.data=.*data\.npz: "):
         read_data(path, "teacher.data")
     with pytest.raises(ConfigError, match="there is no such file"):
-        read_header(path.parent)
+        open_data(path.parent)

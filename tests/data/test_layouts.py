@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from stoix_like.data.files import content_hash, open_data, read_data, read_header
+from stoix_like.data.files import content_hash, open_data, read_data
 from stoix_like.errors import ConfigError
 
 OBSERVATIONS = np.arange(6.0)[:, None]
@@ -76,7 +76,7 @@ def test_d4rl_without_successors(tmp_path, ending):
     data = read_data(path)
     assert fields(data) == ([0, 1, 1, 2, 3, 4, 5], [0, 1, 0, 2, 0, 4, 0], [1], [3, 5], [2, 4, 6])
     assert "left out" in data.header.notes[0]
-    assert read_header(path) == data.header
+    assert open_data(path).header == data.header
     file = open_data(path)
     assert file.shapes["observations"].shape == (7, 1)
     assert file.header == data.header
@@ -131,7 +131,7 @@ def test_minari(tmp_path):
     before = content_hash(tmp_path / "arm-v0")
     (tmp_path / "arm-v0" / "data" / "metadata.json").write_text("{}")
     assert content_hash(tmp_path / "arm-v0") != before
-    assert read_header(tmp_path / "arm-v0").environment == ""
+    assert open_data(tmp_path / "arm-v0").header.environment == ""
 
 
 @pytest.mark.parametrize("kind", ["images", "rows"])

@@ -126,11 +126,11 @@ class Charged(BitFlip):
 FAULTS = [
     (sound(goal_reward=lambda self, achieved, desired: (1.0, False)), "lacks achieved_goal or desired_goal"),
     (Charged, "goal_reward of the goals after a step is not its reward"),
-    (WrongShape, r"observation.agent_view of reset is float32\[1\], but the space is Box\(0 … 6, float32\[2\]\)"),
+    (WrongShape, r"observation.agent_view of reset is float32\[1\], but the space is Box\(0, 6, \(2,\), float32\)"),
     (WrongDtype, r"observation.agent_view of reset is int32\[1\], but the space is Box"),
     (
         sound(observation_space=Box(0.0, 3.0, (1,))),
-        r"the observation reaches from .* to 5.* and leaves the bounds of Box\(0 … 3, float32\[1\]\)",
+        r"the observation reaches from .* to 5.* and leaves the bounds of Box\(0, 3, \(1,\), float32\)",
     ),
     (
         observing(lambda x: Observation(jnp.where(x > 4, jnp.nan, x)[None])),

@@ -190,11 +190,15 @@ def test_the_device_that_mjx_logs_is_left_out(caplog):
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "argument", "instead"),
-    [("TimeLimit", "limit", "use env.time_limit"), ("RepeatActions", "repeats", "leave it out")],
+    ("wrapper", "arguments", "instead"),
+    [
+        ("TimeLimit", {"limit": 5}, "use env.time_limit"),
+        ("RepeatActions", {"repeats": 5}, "leave it out"),
+        ("ReachEntries", {"entries": [0], "goal": [0.3]}, "leave it out"),
+    ],
 )
-def test_training_on_the_host_refuses_wrappers_that_start_or_end_episodes(wrapper, argument, instead):
-    entry = {"_target_": f"stoix_like.envs.wrappers.{wrapper}", argument: 5}
+def test_training_on_the_host_refuses_wrappers_that_start_or_end_episodes(wrapper, arguments, instead):
+    entry = {"_target_": f"stoix_like.envs.wrappers.{wrapper}", **arguments}
     config = of("gymnasium", "CartPole-v1", wrappers=(entry,))
     with pytest.raises(ConfigError, match=f"{wrapper} does not fit gymnasium, which resets itself: {instead}"):
         make(config)

@@ -6,19 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    Mixed,
-    MultiDiscrete,
-    Tuple,
-    choices,
-    describe,
-    element_names,
-    entries,
-    fits,
-)
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, choices, describe, entries, fits
 from stoix_like.errors import ConfigError
 from support.compiled import run
 
@@ -106,8 +94,8 @@ ARM = Dict({"grip": Discrete(2), "arm": Tuple([Box(-2.0, 2.0, (1, 2)), MultiDisc
 def test_mixed_vectors_hold_the_parts_in_the_order_of_jax():
     mixed = Mixed(ARM)
     assert (mixed.names, mixed.shape, choices(mixed)) == (["arm.0", "arm.1", "grip"], (5,), (3, 4, 2))
-    assert element_names(ARM) == ["action.arm.0", "action.arm.1", "action.grip"]
-    assert element_names(Discrete(2)) == ["action"]
+    assert list(entries(ARM, "action")) == ["action.arm.0", "action.arm.1", "action.grip"]
+    assert list(entries(Discrete(2), "action")) == ["action"]
     assert describe(mixed).startswith("mixed actions (arm.0: bounded continuous actions of shape (1, 2), arm.1: ")
     np.testing.assert_array_equal(mixed.low, [-2, -2, 0, 0, 0])
     np.testing.assert_array_equal(mixed.high, [2, 2, 2, 3, 1])
@@ -150,7 +138,7 @@ def test_boxes_and_choices_are_written_as_in_gymnasium():
     assert repr(Box(*bounds, (2, 3), np.int32)) == "Box(0, 2147483647, (2, 3), int32)"
     assert repr(Box(-1.5, np.inf, (4,), stacked=2)) == "Box(-1.5, inf, (4,), float32, stacked=2)"
     assert repr(Box(np.zeros(0), np.zeros(0), (0,))) == "Box(0, 0, (0,), float32)"
-    assert repr(Discrete(5)) == "Discrete(5)"
+    assert (repr(Discrete(5)), repr(MultiDiscrete((2, 3)))) == ("Discrete(5)", "MultiDiscrete([2, 3])")
 
 
 def test_heads_that_need_bounds_refuse_entries_of_one_value():

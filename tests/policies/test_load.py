@@ -86,7 +86,7 @@ def test_default_member_is_the_best(members, which):
     np.testing.assert_allclose(loaded.episode_return, returns)
     policy, member = load_policy(members, which), int(returns.argmax())
     assert policy.env_steps == steps[selected[member]]
-    assert_member(policy._shared, loaded.shared, member)
+    assert_member(policy.shared, loaded.shared, member)
 
 
 def test_the_member_that_the_summary_names_is_the_best_everywhere(members, tmp_path):
@@ -119,7 +119,7 @@ def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path
 def test_member_selects_one_of_the_population(members):
     loaded = load_shared(open_run(members), "last")
     policy = load_policy(members, int(loaded.env_steps[0]), member=1)
-    assert_member(policy._shared, loaded.shared, 1)
+    assert_member(policy.shared, loaded.shared, 1)
 
 
 @pytest.mark.parametrize(

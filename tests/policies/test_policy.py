@@ -65,7 +65,7 @@ def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):
 
 
 def test_policy_normalises_observations(policy):
-    shared, view = policy._shared, np.array([0.3, -0.7, 5.0], np.float32)
+    shared, view = policy.shared, np.array([0.3, -0.7, 5.0], np.float32)
     shifted = shared._replace(statistics=dataclasses.replace(shared.statistics, mean=shared.statistics.mean + 1.0))
     assert abs(policy(view) - policy._compiled(shifted, Observation(view[None]), jax.random.key(0))[0]) > 1e-3
 

@@ -46,7 +46,11 @@ def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
     """
 
     def draw(axes: Axes, recording: RecordedEpisode) -> Update:
-        return show_pictures(axes, lambda entry: np.asarray(picture(entry_of(recording.states, entry))))
+        def at(entry: int) -> np.ndarray:
+            with jax.numpy_rank_promotion("allow"):  # as suites need it
+                return np.asarray(picture(entry_of(recording.states, entry)))
+
+        return show_pictures(axes, at)
 
     return Scene(draw, fps)
 

@@ -49,11 +49,10 @@ def find_scene(model: mujoco.MjModel, pose: Callable[[Any], dict[str, Any]], sec
 
 def _open_camera(model: mujoco.MjModel) -> _Camera | None:
     """Return a camera; None where MuJoCo finds no way to render without a display."""
-    try:
+    # Whatever keeps OpenGL from starting, from a missing library to a missing driver.
+    with contextlib.suppress(Exception):
         return _Camera(model)
-    except Exception:
-        # Whatever keeps OpenGL from starting, from a missing library to a missing driver.
-        return None
+    return None
 
 
 class _Camera:

@@ -9,16 +9,8 @@ CHANNELS: dict[str, tuple[str | None, ...]] = {
     "Breakout-MinAtar": ("paddle", "ball", "trail", "brick"),
     "Freeway-MinAtar": ("chicken", "car", *_SPEEDS),
     "Seaquest-MinAtar": (
-        "submarine",
-        "its stern",
-        "bullet",
-        "trail",
-        "enemy bullet",
-        "fish",
-        "enemy submarine",
-        "oxygen",
-        "divers aboard",
-        "diver",
+        *("submarine", "its stern", "bullet", "trail", "enemy bullet"),
+        *("fish", "enemy submarine", "oxygen", "divers aboard", "diver"),
     ),
     "SpaceInvaders-MinAtar": ("cannon", "alien", None, None, "bullet", "enemy bullet"),
 }

@@ -6,6 +6,7 @@ import base64
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -105,9 +106,7 @@ def _path(tag: str, element: ElementTree.Element) -> Path | None:
     """Return the outline of a shape; None if the element is no shape."""
     from matplotlib.path import Path
 
-    def number(name: str) -> float:
-        return _number(element, name)
-
+    number = partial(_number, element)
     if tag == "rect":
         x, y, width, height = (number(name) for name in ("x", "y", "width", "height"))
         return Path([(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)], closed=True)

@@ -59,11 +59,7 @@ class CraftaxEnvironment(SuiteEnvironment):
             size = importlib.import_module(f"{game}.constants").BLOCK_PIXEL_SIZE_IMG
             return jax.jit(renderer.make_craftax_pixel_renderer(size))
 
-        def picture(state: Any) -> np.ndarray:
-            with jax.numpy_rank_promotion("allow"):
-                return np.asarray(draw()(state)) / 255
-
-        return from_pictures(picture, fps=8)
+        return from_pictures(lambda state: np.asarray(draw()(state)) / 255, fps=8)
 
 
 def scenarios() -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import envpool
 import gymnasium
-import jax
 import numpy as np
 from envpool.registration import registry
 
@@ -17,7 +16,7 @@ from stoix_like.envs.arguments import check_names, check_scenario, fit_params, r
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
-from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
+from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep, with_rows
 from stoix_like.errors import ConfigError
 from stoix_like.user_code import refusing
 
@@ -84,9 +83,9 @@ class EnvpoolBatch(HostBatch):
             goes_on = self._keeps_games & (result[2] | result[3])[ended]
             starts = ended[goes_on], ended[~goes_on]
             if starts[0].size:
-                observation = _replace(observation, self._pool.step(native[starts[0]], starts[0])[0], starts[0])
+                observation = with_rows(observation, self._pool.step(native[starts[0]], starts[0])[0], starts[0])
             if starts[1].size:
-                observation = _replace(observation, self._pool.reset(starts[1])[0], starts[1])
+                observation = with_rows(observation, self._pool.reset(starts[1])[0], starts[1])
         return HostStep(observation, successor, reward, terminated, truncated)
 
     def picture(self) -> np.ndarray:
@@ -172,14 +171,3 @@ def _options_of(name: str) -> dict[str, Any]:
     if options["max_num_players"] > 1 or name in _FOR_SEVERAL:
         refuse_several_players(name)
     return options
-
-
-def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:
-    """Return a copy of observations `[N, ...]` with `starts` at the indices `ended`."""
-
-    def replace(leaf: np.ndarray, start: np.ndarray) -> np.ndarray:
-        copy = leaf.copy()
-        copy[ended] = start
-        return copy
-
-    return jax.tree.map(replace, observation, starts)

@@ -95,8 +95,8 @@ class BitFlip(GoalTask):
 
     def __init__(self, bits: int = 8) -> None:
         self._bits = count(bits=bits)
-        self.action_space = Discrete(bits)
-        super().__init__(Box(0.0, 1.0, (bits,)), bits)
+        self.action_space = Discrete(self._bits)
+        super().__init__(Box(0.0, 1.0, (self._bits,)), self._bits)
 
     def draw(self, key: jax.Array) -> jax.Array:
         return jax.random.bernoulli(key, 0.5, (self._bits,)).astype(jnp.float32)

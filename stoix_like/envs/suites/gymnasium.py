@@ -24,6 +24,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLi
 
 from stoix_like.base_types import PyTree
 from stoix_like.call_thread import CallThread, NoAnswerError
+from stoix_like.envs import host_batches
 from stoix_like.envs.arguments import fit_params, refuse_several_players
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.generators import unseeded
@@ -72,7 +73,8 @@ class GymnasiumBatch(HostBatch):
             successor = observation
             if ended.any() and self._resets:
                 if self._mode == AutoresetMode.SAME_STEP:
-                    successor = _replace(observation, infos["final_obs"], ended)
+                    finals = host_batches.stacked(infos["final_obs"][ended])
+                    successor = host_batches.with_rows(observation, finals, ended)
                 else:
                     # In NEXT_STEP, too, so that no step of the batch is spent on a reset.
                     observation, _ = self._envs.reset(options={"reset_mask": ended})
@@ -264,14 +266,11 @@ def _example(
         except NoAnswerError as error:
             raise ConfigError(f"env.timeout={options.timeout:g}: building {name} takes longer, or hangs") from error
 
+    env = call(make_one)
     try:
-        env = call(make_one)
-        try:
-            yield env, call
-        finally:
-            _close(env, thread, options)
+        yield env, call
     finally:
-        thread.close()
+        _close(env, thread, options)
 
 
 def _close(env: gymnasium.Env[Any, Any], thread: CallThread, options: HostOptions) -> None:
@@ -338,19 +337,6 @@ def _check_registered(name: str) -> None:
         raise ConfigError(f"env.scenario.name={name!r} is not an id of gymnasium{why}: {hint}") from error
     if registered in _FOR_TWO:
         refuse_several_players(name)
-
-
-def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> PyTree:
-    """Return observations `[N, ...]`, replaced by `final`, `[N]`, where an episode ended."""
-    if isinstance(observation, dict):
-        return {
-            key: _replace(part, [last if last is None else last[key] for last in final], ended)
-            for key, part in observation.items()
-        }
-    replaced = observation.copy()
-    for n in np.flatnonzero(ended):
-        replaced[n] = final[int(n)]
-    return replaced
 
 
 @contextlib.contextmanager

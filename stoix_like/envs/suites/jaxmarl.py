@@ -194,16 +194,9 @@ def _kitchen(
     cls: type, shaped_rewards: bool = False, picture: Callable[..., Any] | None = None, **arguments: Any
 ) -> tuple[Any, Rules]:
     env = _Shaped(cls(**arguments), shaped_rewards)
-
-    def measures(_: Any, state: _ShapedState) -> dict[str, Any]:
-        return {"delivered": state.delivered}
-
     scene = None if picture is None else partial(from_pictures, partial(picture, env), fps=5)
-    return env, Rules(limit=env.max_steps, team_reward=not shaped_rewards, measures=measures, scene=scene)
-
-
-def _hanabi(**arguments: Any) -> tuple[Any, Rules]:
-    return suite.Hanabi(**arguments), Rules(team_reward=True, legal=lambda env, state: env.get_legal_moves(state))
+    rules = Rules(limit=env.max_steps, team_reward=not shaped_rewards, scene=scene)
+    return env, rules._replace(measures=lambda _, state: {"delivered": state.delivered})
 
 
 def _riddle(**arguments: Any) -> tuple[Any, Rules]:
@@ -262,6 +255,7 @@ def _kitchens(layouts: Mapping[str, Any], cls: type, **options: Any) -> _Scenari
     return _of(_kitchen, cls, _Shaped, **options)._replace(key="layout", default="cramped_room", presets=presets)
 
 
+_HANABI = Rules(team_reward=True, legal=lambda env, state: env.get_legal_moves(state))
 _SCENARIOS = {
     "MPE_simple_v3": _of(_particles, suite.SimpleMPE),
     "MPE_simple_adversary_v3": _of(_particles, suite.SimpleAdversaryMPE),
@@ -285,7 +279,7 @@ _SCENARIOS = {
         picture=_picture,
     ),
     "overcooked_v2": _kitchens(suite.overcooked_v2_layouts, suite.OvercookedV2),
-    "hanabi": _Scenario(_hanabi, (suite.Hanabi,)),
+    "hanabi": _of(lambda cls, **arguments: (cls(**arguments), _HANABI), suite.Hanabi),
     "switch_riddle": _Scenario(_riddle, (suite.SwitchRiddle,)),
     "coin_game": _of(_matrix_game, suite.CoinGame, num_inner_steps=10),
     "storm": _of(_matrix_game, suite.InTheGrid, views=_inventories_by_agent),

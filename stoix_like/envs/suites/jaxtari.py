@@ -99,13 +99,7 @@ class JaxtariEnvironment(SuiteEnvironment):
         if not sprites_are_installed():
             return from_pictures(self._draw_objects, _FPS)
         env = self._env if self._kind == "objects" else build_game(self._name, from_pixels=True)
-
-        @jax.jit
-        def picture(state: Any) -> jax.Array:
-            with jax.numpy_rank_promotion("allow"):
-                return jnp.asarray(env.render(state), jnp.uint8)
-
-        return from_pictures(picture, _FPS)
+        return from_pictures(jax.jit(lambda state: jnp.asarray(env.render(state), jnp.uint8)), _FPS)
 
     def legend(self) -> Legend:
         actions = np.asarray(getattr(self._env, "ACTION_SET", np.arange(self._env.action_space().n)))

@@ -22,6 +22,7 @@ from jumanji import registration, specs
 from stoix_like.base_types import Observation
 from stoix_like.envs.arguments import check_names, check_scenario, construct, fit_params
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, with_raw_key
+from stoix_like.envs.padding import legal_choices
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import RecordedEpisode, Scene, Update, entry_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, plain_bound
@@ -102,7 +103,7 @@ class JumanjiEnvironment(SuiteEnvironment):
         if (mask := getattr(native, "action_mask", None)) is None:
             return Observation(view)
         rows = mask.reshape(1, -1) if isinstance(self.action_space, Discrete) else mask
-        return Observation(view, _some_legal(rows).reshape(-1))
+        return Observation(view, legal_choices(rows).reshape(-1))
 
 
 class JumanjiAgents(JumanjiEnvironment):
@@ -135,12 +136,7 @@ class JumanjiAgents(JumanjiEnvironment):
         view = _only_entry(jax.vmap(view_of)(jnp.arange(self.num_agents)))
         mask = getattr(native, "action_mask", None)
         view = with_world(view) if self._world else view
-        return Observation(view, None if mask is None else _some_legal(mask.astype(bool)))
-
-
-def _some_legal(rows: jax.Array) -> jax.Array:
-    # A policy needs a legal choice, even where the episode has ended or an agent has finished.
-    return rows | ~rows.any(-1, keepdims=True)
+        return Observation(view, None if mask is None else legal_choices(mask.astype(bool)))
 
 
 def _own(part: Any, agent: jax.Array, num_agents: int) -> Any:
@@ -180,10 +176,8 @@ _GENERATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "MultiCVRP-v0": ("routing.multi_cvrp.generator:UniformRandomGenerator", {"num_customers": 20, "num_vehicles": 2}),
     "RobotWarehouse-v0": (
         "routing.robot_warehouse.generator:RandomGenerator",
-        {
-            **{"shelf_rows": 2, "shelf_columns": 3, "column_height": 8},
-            **{"num_agents": 4, "sensor_range": 1, "request_queue_size": 8},
-        },
+        {"shelf_rows": 2, "shelf_columns": 3, "column_height": 8, "num_agents": 4}
+        | {"sensor_range": 1, "request_queue_size": 8},
     ),
     _SEARCH: ("swarms.search_and_rescue.generator:RandomGenerator", {"num_targets": 40, "num_searchers": 2}),
 }

@@ -37,11 +37,7 @@ _OBSERVATIONS = {
     "entities": suite.ObservationType.SYMBOLIC_ENTITY,
     "pixels": suite.ObservationType.PIXELS,
 }
-_ACTIONS = {
-    "multi_discrete": suite.ActionType.MULTI_DISCRETE,
-    "discrete": suite.ActionType.DISCRETE,
-    "continuous": suite.ActionType.CONTINUOUS,
-}
+_ACTIONS = {kind.name.lower(): kind for kind in suite.ActionType}
 _PARAMS = ("max_timesteps", "dense_reward_scale")
 _SIZES = ("s", "m", "l")
 _RANDOM = "random"
@@ -90,11 +86,7 @@ class KinetixEnvironment(SuiteEnvironment):
         def renderer() -> Any:
             return jax.jit(make_render_pixels(self.params, self._level.sizes.replace(downscale=2)))
 
-        def picture(state: Any) -> np.ndarray:
-            with jax.numpy_rank_promotion("allow"):
-                return np.asarray(_upright(renderer()(state)), np.float32) / 255
-
-        return from_pictures(picture, fps=30)
+        return from_pictures(lambda state: np.asarray(_upright(renderer()(state)), np.float32) / 255, fps=30)
 
     def legend(self) -> Legend:
         motors = [f"motor {number + 1}" for number in range(self._motors)]

@@ -100,7 +100,7 @@ class RepeatFirst(Recall):
 
     def __init__(self, length: int = 16, num_symbols: int = 4) -> None:
         self._length, self._num_symbols = count(length=length), count(2, num_symbols=num_symbols)
-        super().__init__((num_symbols, 1), num_symbols, length)
+        super().__init__((self._num_symbols, 1), self._num_symbols, self._length)
 
     def draw(self, key: jax.Array) -> DrawnTask:
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
@@ -116,8 +116,8 @@ class RepeatPrevious(Recall):
 
     def __init__(self, delay: int = 4, length: int | None = None, num_symbols: int = 4) -> None:
         self._delay, self._num_symbols = count(delay=delay), count(2, num_symbols=num_symbols)
-        self._length = 8 * delay if length is None else count(delay + 1, length=length)
-        super().__init__((num_symbols,), num_symbols, self._length - delay)
+        self._length = 8 * self._delay if length is None else count(self._delay + 1, length=length)
+        super().__init__((self._num_symbols,), self._num_symbols, self._length - self._delay)
 
     def draw(self, key: jax.Array) -> DrawnTask:
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
@@ -132,7 +132,7 @@ class CountRecall(Recall):
 
     def __init__(self, num_symbols: int = 4, copies: int = 4) -> None:
         self._num_symbols, self._copies = count(num_symbols=num_symbols), count(copies=copies)
-        super().__init__((num_symbols, num_symbols), copies + 1, count(cards=num_symbols * copies))
+        super().__init__((self._num_symbols,) * 2, self._copies + 1, count(cards=self._num_symbols * self._copies))
 
     def draw(self, key: jax.Array) -> DrawnTask:
         deck_key, question_key = jax.random.split(key)
@@ -149,7 +149,7 @@ class Autoencode(Recall):
 
     def __init__(self, length: int = 8, num_symbols: int = 4) -> None:
         self._length, self._num_symbols = count(length=length), count(2, num_symbols=num_symbols)
-        super().__init__((num_symbols, 1), num_symbols, length)
+        super().__init__((self._num_symbols, 1), self._num_symbols, self._length)
 
     def draw(self, key: jax.Array) -> DrawnTask:
         symbols = jax.random.randint(key, (self._length,), 0, self._num_symbols)
@@ -185,7 +185,7 @@ class TMaze(Environment):
         if not 0.0 <= penalty < math.inf:
             raise ValueError(f"penalty={penalty} must be at least 0: use 0.1")
         self._penalty = penalty
-        self.truncates_after = self._limit = 4 * (length + 1)
+        self.truncates_after = self._limit = 4 * (self._length + 1)
 
     def legend(self) -> Legend:
         return _legend(("goal_left", "goal_right", "corridor", "junction"), ("forward", "left", "right"))

@@ -73,11 +73,7 @@ class NavixEnvironment(SuiteEnvironment):
         return NavixState(timestep.state.replace(**unused), timestep.t)
 
     def scene(self) -> Scene:
-        @jax.jit
-        def picture(grid: Any) -> jax.Array:
-            with jax.numpy_rank_promotion("allow"):
-                return navix.observations.rgb(grid.replace(cache=RenderingCache.init(grid.grid)))
-
+        picture = jax.jit(lambda grid: navix.observations.rgb(grid.replace(cache=RenderingCache.init(grid.grid))))
         return from_pictures(lambda state: picture(state.grid), fps=8)
 
 

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct, count
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
 from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace
 
@@ -153,8 +153,8 @@ class TimeLimited(Probe):
     """
 
     def __init__(self, limit: int = 5) -> None:
-        self.limit = _positive(limit)
-        self.optimal_return = float(limit)
+        self.limit = count(limit=limit)
+        self.optimal_return = float(self.limit)
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
         return Outcome(1.0, False, state.steps + 1 >= self.limit, state.view)
@@ -167,9 +167,9 @@ class Terminating(Probe):
     """Counterpart of `TimeLimited` that terminates; the view is the number of steps taken, one-hot."""
 
     def __init__(self, limit: int = 5) -> None:
-        self.limit = _positive(limit)
-        self.optimal_return = float(limit)
-        self.observation_space = Box(0.0, 1.0, (limit,))
+        self.limit = count(limit=limit)
+        self.optimal_return = float(self.limit)
+        self.observation_space = Box(0.0, 1.0, (self.limit,))
 
     def first_view(self, key: jax.Array) -> jax.Array:
         return jax.nn.one_hot(0, self.limit, dtype=jnp.float32)
@@ -256,7 +256,7 @@ class RepeatFirstProbe(Environment):
     action_space = Discrete(2)
 
     def __init__(self, delay: int = 4) -> None:
-        self.delay = _positive(delay, "delay")
+        self.delay = count(delay=delay)
 
     def reset(self, key: jax.Array) -> tuple[RepeatState, TimeStep]:
         cue = _sign(key)[0]
@@ -290,8 +290,8 @@ class TwoGoals(Environment):
     action_space = Box(-1.0, 1.0, (1,))
 
     def __init__(self, limit: int = 4) -> None:
-        self.limit = _positive(limit)
-        self.optimal_return = 1.0 - 0.5**limit
+        self.limit = count(limit=limit)
+        self.optimal_return = 1.0 - 0.5**self.limit
 
     def reset(self, key: jax.Array) -> tuple[RepeatState, TimeStep]:
         return RepeatState(_sign(key)[0], jnp.zeros((), jnp.int32)), restart(Observation(jnp.ones((1,))))
@@ -332,9 +332,3 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 def _sign(key: jax.Array) -> jax.Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
-
-
-def _positive(steps: int, name: str = "limit") -> int:
-    if steps < 1:
-        raise ValueError(f"{name}={steps} must be at least 1")
-    return steps

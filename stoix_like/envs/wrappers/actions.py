@@ -204,7 +204,8 @@ class ClipActions(Wrapper, keeps_ends=True):
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
-        self._low, self._high = _per_env(env.action_space.low), _per_env(env.action_space.high)
+        space = env.action_space
+        self._low, self._high = (np.full(space.shape, end, space.dtype)[None] for end in (space.low, space.high))
 
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Clip actions to the bounds of the action space."""
@@ -216,10 +217,7 @@ def _rescaled(part: Any) -> Any:
 
 
 def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middle and half the distance of bounds, with a leading axis of environments.
-
-    Half the distance is rounded down until no action of [-1, 1] leaves the bounds.
-    """
+    """Return the middle and half the distance of bounds, `[1, ...]`, such that no action of [-1, 1] leaves them."""
     middle = (high + low) / 2
     half = np.minimum(high - middle, middle - low)
     while (beyond := (middle + half > high) | (middle - half < low)).any():
@@ -235,8 +233,3 @@ def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Ar
     chosen = action[:, ~space.is_continuous] if isinstance(space, Mixed) else action
     entries = chosen.reshape(action.shape[0], len(sizes)) + np.append(0, np.cumsum(sizes)[:-1])[None]
     return jnp.take_along_axis(mask, entries.astype(jnp.int32), axis=-1).all(-1)
-
-
-def _per_env(bound: np.ndarray | float) -> np.ndarray | float:
-    """Add a leading axis to the bound of one action, to broadcast it over N environments."""
-    return np.asarray(bound)[None] if np.ndim(bound) else bound

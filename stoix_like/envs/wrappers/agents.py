@@ -10,14 +10,13 @@ import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
-from stoix_like.envs.spaces import Dict, ObservationSpace, appended, is_vector
+from stoix_like.envs.spaces import Dict, ObservationSpace, appended, entries, is_vector, mapped
 from stoix_like.envs.worlds import OWN, WORLD
-from stoix_like.envs.wrappers.base import Wrapper, layers, with_view
+from stoix_like.envs.wrappers.base import Wrapper, layers, with_observation
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import append_dims, merge_leading_dims
 
 AGENT_IDS = ("none", "one_hot")
-_KEY = "env.agent_ids"
 
 
 class AgentRows(Wrapper, keeps_ends=True):
@@ -35,10 +34,15 @@ class AgentRows(Wrapper, keeps_ends=True):
         self._ids = agent_ids == "one_hot"
         if self._ids:
             # Actors may see only their own view.
-            entries = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
-            if not _has_vector(entries[OWN] if {OWN, WORLD} <= entries.keys() else env.observation_space):
-                raise ConfigError(f"{_KEY}=one_hot appends to vectors of floats, and the agents observe none: use none")
-            self.observation_space = _with_ids(env.observation_space, env.num_agents)
+            space, ids = env.observation_space, np.ones(env.num_agents)
+            own = space.spaces[OWN] if isinstance(space, Dict) and {OWN, WORLD} <= space.spaces.keys() else space
+            if not any(map(is_vector, entries(own).values())):
+                raise ConfigError(
+                    "env.agent_ids=one_hot appends to vectors of floats, and the agents observe none: use none"
+                )
+            self.observation_space = mapped(
+                space, lambda part: appended(part, 0 * ids, ids) if is_vector(part) else part
+            )
 
     def take_facts(self, env: EnvFacts) -> None:
         super().take_facts(env)
@@ -76,7 +80,7 @@ class AgentRows(Wrapper, keeps_ends=True):
         observation = jax.tree.map(lambda leaf: merge_leading_dims(leaf, 2), timestep.observation)
         # Below automatic resets, an observation is the true successor.
         rows = TimeStep(observation, reward, terminated, truncated, observation, each(timestep.episode))
-        return with_view(rows, self.identified(observation.agent_view))
+        return with_observation(rows, agent_view=self.identified(observation.agent_view))
 
     def identified(self, view: PyTree) -> PyTree:
         """Append the numbers of the agents to views `[N * A, ...]`, where `agent_ids` says so."""
@@ -92,19 +96,15 @@ class AgentRows(Wrapper, keeps_ends=True):
         return append(self.env.observation_space, view)
 
 
-def has_agent_rows(env: VectorEnvironment) -> bool:
-    """Return whether `AgentRows` is among the wrappers of environments."""
-    return _find_rows(env) is not None
+def find_rows(env: VectorEnvironment) -> AgentRows | None:
+    """Return the wrapper of environments that makes rows of agents; None if there is none."""
+    return next((layer for layer in layers(env) if isinstance(layer, AgentRows)), None)
 
 
 def with_agent_ids(env: VectorEnvironment, observation: Observation) -> Observation:
     """Append the numbers of the agents to an observation `[N * A, ...]`, where `env.agent_ids` says so."""
-    rows = _find_rows(env)
+    rows = find_rows(env)
     return observation if rows is None else observation._replace(agent_view=rows.identified(observation.agent_view))
-
-
-def _find_rows(env: VectorEnvironment) -> AgentRows | None:
-    return next((layer for layer in layers(env) if isinstance(layer, AgentRows)), None)
 
 
 def where_rows(condition: jax.Array, taken: Any, other: Any) -> Any:
@@ -134,13 +134,3 @@ def all_agents(rows: jax.Array, num_agents: int) -> jax.Array:
 def of_first_agent(rows: jax.Array, num_agents: int) -> jax.Array:
     """Replace the entry of each row `[N * A]` by the entry of the first agent of its game."""
     return rows if num_agents == 1 else jnp.repeat(rows[::num_agents], num_agents)
-
-
-def _has_vector(space: ObservationSpace) -> bool:
-    return any(map(_has_vector, space.spaces.values())) if isinstance(space, Dict) else is_vector(space)
-
-
-def _with_ids(space: Any, num_agents: int) -> Any:
-    if isinstance(space, Dict):
-        return Dict({name: _with_ids(entry, num_agents) for name, entry in space.spaces.items()})
-    return appended(space, np.zeros(num_agents), np.ones(num_agents)) if is_vector(space) else space

@@ -93,10 +93,6 @@ class Wrapper(VectorEnvironment):
         wrapper.take_facts(wrapper.env)
         return wrapper
 
-    @property
-    def params(self) -> Any:
-        return self.env.params
-
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         """Wrap the start of an episode. `timestep`: their first time step `[N, ...]`."""
         return env_state, timestep
@@ -222,8 +218,3 @@ def with_observation(timestep: TimeStep, **changes: PyTree) -> TimeStep:
     # Wrappers below the automatic reset see the true successor in both fields.
     observation = timestep.observation._replace(**changes)
     return timestep._replace(observation=observation, next_observation=observation)
-
-
-def with_view(timestep: TimeStep, view: PyTree) -> TimeStep:
-    """Replace the agent's view `[N, ...]` of a time step before automatic resets."""
-    return with_observation(timestep, agent_view=view)

@@ -12,7 +12,7 @@ import numpy as np
 from stoix_like.base_types import ACHIEVED, DESIRED, TimeStep
 from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict
-from stoix_like.envs.wrappers.base import StatefulWrapper, with_view
+from stoix_like.envs.wrappers.base import StatefulWrapper, with_observation
 from stoix_like.utils.jax_utils import fold_in_each
 
 # Folded into the keys of resets, which environments split themselves.
@@ -87,5 +87,6 @@ class ReachEntries(StatefulWrapper):
         achieved = view[:, self._entries]
         reward, reached = jax.vmap(self._outcome)(achieved, desired)
         measures = timestep.episode.measures | {"success_rate": reached.astype(jnp.float32)}
-        timestep = with_view(timestep, {"observation": view, ACHIEVED: achieved, DESIRED: desired})
+        views = {"observation": view, ACHIEVED: achieved, DESIRED: desired}
+        timestep = with_observation(timestep, agent_view=views)
         return timestep._replace(episode=timestep.episode._replace(measures=measures)), reward, reached

@@ -13,7 +13,7 @@ from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import LAST_ACTION, LAST_REWARD, VIEW, Legend
 from stoix_like.envs.spaces import Box, Dict, Mixed, Space, appended, choices, is_vector
-from stoix_like.envs.wrappers.base import Wrapper, with_view
+from stoix_like.envs.wrappers.base import Wrapper, with_observation
 from stoix_like.errors import ConfigError
 
 
@@ -46,12 +46,12 @@ class ObserveLastStep(Wrapper, keeps_ends=True):
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         space, num_envs = self.action_space, len(timestep.reward)
         nothing = jnp.zeros((num_envs, *_encoded_space(space).shape))
-        return env_state, with_view(timestep, self._with_last(timestep, nothing))
+        return env_state, with_observation(timestep, agent_view=self._with_last(timestep, nothing))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         state, timestep = self.env.step(keys, state, action)
         encoded = jax.vmap(lambda action: _encode(self.action_space, action))(action)
-        return state, with_view(timestep, self._with_last(timestep, encoded))
+        return state, with_observation(timestep, agent_view=self._with_last(timestep, encoded))
 
     def legend(self) -> Legend:
         """An array that became an entry of a dictionary has no names."""

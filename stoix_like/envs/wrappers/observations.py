@@ -11,27 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import ACHIEVED, DESIRED, Observation, PyTree, TimeStep
+from stoix_like.envs import spaces
 from stoix_like.envs.environment import EnvFacts, State, VectorEnvironment
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import (
-    Box,
-    Dict,
-    ObservationSpace,
-    appended,
-    bounds,
-    choices,
-    entries,
-    first_choices,
-    is_picture,
-    one_hot,
-)
-from stoix_like.envs.wrappers.base import (
-    CountingWrapper,
-    ObservationWrapper,
-    StatefulWrapper,
-    with_observation,
-    with_view,
-)
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, choices, entries
+from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, StatefulWrapper, with_observation
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
 
@@ -64,15 +48,15 @@ class AsDeclared(ObservationWrapper):
         return observation._replace(action_mask=mask)
 
     def view(self, view: PyTree) -> PyTree:
-        spaces = (entries(space).values() for space in (self.env.observation_space, self.observation_space))
+        pairs = (entries(space).values() for space in (self.env.observation_space, self.observation_space))
         leaves, structure = jax.tree.flatten(view)
-        return jax.tree.unflatten(structure, [_as_box(*each) for each in zip(leaves, *spaces, strict=True)])
+        return jax.tree.unflatten(structure, [_as_box(*each) for each in zip(leaves, *pairs, strict=True)])
 
     def _element(self, name: str, goal: PyTree) -> PyTree:
         """Return one goal as the wrapped environments observe it."""
-        spaces: Any = self.env.observation_space
+        space: Any = self.env.observation_space
         leaves, structure = jax.tree.flatten(goal)
-        declared = entries(spaces.spaces[name]).values(), jax.tree.leaves(self._declared[name])
+        declared = entries(space.spaces[name]).values(), jax.tree.leaves(self._declared[name])
         return jax.tree.unflatten(structure, [_from_box(*each) for each in zip(leaves, *declared, strict=True)])
 
 
@@ -89,20 +73,19 @@ def as_declared(env: VectorEnvironment, traced: bool = True) -> VectorEnvironmen
 
 
 def _view_of(space: ObservationSpace) -> PyTree:
-    if isinstance(space, Dict):
-        return {name: _view_of(part) for name, part in space.spaces.items()}
-    return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+    canonical = jax.dtypes.canonicalize_dtype
+    return spaces.mapped(space, lambda part: jax.ShapeDtypeStruct(part.shape, canonical(part.dtype)), dict)
 
 
 def _as_box(leaf: jax.Array, declared: Any, box: Box) -> jax.Array:
-    return leaf.astype(box.dtype) if isinstance(declared, Box) else one_hot(declared, leaf)
+    return leaf.astype(box.dtype) if isinstance(declared, Box) else spaces.one_hot(declared, leaf)
 
 
 def _from_box(leaf: jax.Array, declared: Any, like: Any) -> jax.Array:
     """Undo `_as_box` for one element."""
     if sizes := choices(declared):
         parts = jnp.split(leaf, np.cumsum(sizes)[:-1])
-        leaf = jnp.stack([jnp.argmax(part) for part in parts]).reshape(declared.shape) + first_choices(declared)
+        leaf = jnp.stack([jnp.argmax(part) for part in parts]).reshape(declared.shape) + spaces.first_choices(declared)
     return leaf.astype(like.dtype)
 
 
@@ -113,7 +96,7 @@ def _agreed(space: ObservationSpace, view: PyTree) -> ObservationSpace:
     if not isinstance(space, Box):
         return Box(0.0, 1.0, (sum(choices(space)),))
     is_integer = not jnp.issubdtype(view.dtype, jnp.floating)
-    if is_picture(space) and jnp.uint8 in (view.dtype, space.dtype) and is_integer:
+    if spaces.is_picture(space) and jnp.uint8 in (view.dtype, space.dtype) and is_integer:
         dtype = jnp.uint8
     elif jnp.issubdtype(space.dtype, jnp.floating) and is_integer:
         return space
@@ -189,13 +172,13 @@ class StackFrames(StatefulWrapper, keeps_ends=True):
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
         frames = jnp.concatenate([timestep.observation.agent_view] * self.num_frames, axis=-1)
-        return StackedState(env_state, frames), with_view(timestep, frames)
+        return StackedState(env_state, frames), with_observation(timestep, agent_view=frames)
 
     def step(self, keys: jax.Array, state: StackedState, action: jax.Array) -> tuple[StackedState, TimeStep]:
         env_state, timestep = self.env.step(keys, state.env_state, action)
         newest = timestep.observation.agent_view
         frames = jnp.concatenate([state.frames[..., newest.shape[-1] :], newest], axis=-1)
-        return StackedState(env_state, frames), with_view(timestep, frames)
+        return StackedState(env_state, frames), with_observation(timestep, agent_view=frames)
 
     def legend(self) -> Legend:
         """A feature would be one of several frames."""
@@ -228,12 +211,12 @@ class AddTime(CountingWrapper, keeps_ends=True):
                 f"env.time_in_observation=True needs vectors, but observations have the shape {list(space.shape)}:"
                 " set env.flatten_observation=true"
             )
-        self.observation_space = appended(space, 0.0, 1.0)
+        self.observation_space = spaces.appended(space, 0.0, 1.0)
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
         view = timestep.observation.agent_view
         remaining = (1.0 - steps / self.limit).astype(view.dtype)
-        return with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
+        return with_observation(timestep, agent_view=jnp.concatenate([view, remaining[:, None]], axis=-1))
 
 
 class CountSteps(CountingWrapper, keeps_ends=True):
@@ -263,7 +246,10 @@ def _flat_box(space: ObservationSpace) -> Box:
 def _float_bounds(space: Any) -> list[np.ndarray]:
     """Return the smallest and the largest value `[D]` of a flattened entry after `as_floats`."""
     scale = 255 if space.dtype == jnp.uint8 else 1
-    return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds(space)]
+    return [
+        np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1)
+        for bound in spaces.bounds(space)
+    ]
 
 
 def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:

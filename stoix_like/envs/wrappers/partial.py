@@ -18,14 +18,11 @@ import numpy as np
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import VELOCITIES
-from stoix_like.envs.spaces import Box, Dict
-from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked, with_view
+from stoix_like.envs.spaces import Box, mapped
+from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper, unstacked, with_observation
 from stoix_like.envs.wrappers.observations import SelectEntries, float_box
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.utils.jax_utils import fold_in_each
-
-# Folded into keys, so that wrappers and environments draw independent numbers.
-_NOISE_STREAM, _FLICKER_STREAM = 0x4015E, 0xF11C
 
 
 def mask_entries(env: VectorEnvironment, mask: Sequence[str]) -> VectorEnvironment:
@@ -52,7 +49,7 @@ class _RandomViews(Wrapper, keeps_ends=True):
     """Base class of wrappers that change the agent's view at random and nothing else."""
 
     keeps_goals = False
-
+    # Folded into keys, so that wrappers and environments draw independent numbers.
     stream: ClassVar[int]
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -66,7 +63,7 @@ class _RandomViews(Wrapper, keeps_ends=True):
 
     def _changed(self, keys: jax.Array, state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         view = jax.vmap(self.view)(fold_in_each(keys, self.stream), timestep.observation.agent_view)
-        return state, with_view(timestep, view)
+        return state, with_observation(timestep, agent_view=view)
 
     @abstractmethod
     def view(self, key: jax.Array, view: PyTree) -> PyTree:
@@ -76,7 +73,7 @@ class _RandomViews(Wrapper, keeps_ends=True):
 class NoisyObservation(_RandomViews):
     """A wrapper that adds normal noise to the agent's view, new in every step."""
 
-    stream: ClassVar[int] = _NOISE_STREAM
+    stream: ClassVar[int] = 0x4015E
 
     def __init__(self, env: VectorEnvironment, scale: float | Sequence[float]) -> None:
         super().__init__(env)
@@ -103,12 +100,12 @@ class FlickerObservation(_RandomViews):
     Source: Hausknecht & Stone 2015, arXiv:1507.06527, section 5.
     """
 
-    stream: ClassVar[int] = _FLICKER_STREAM
+    stream: ClassVar[int] = 0xF11C
 
     def __init__(self, env: VectorEnvironment, probability: float) -> None:
         super().__init__(env)
         self.probability = probability
-        self.observation_space = _with_zero(env.observation_space)
+        self.observation_space = mapped(env.observation_space, _with_zero)
 
     def view(self, key: jax.Array, view: PyTree) -> PyTree:
         hidden = jax.random.bernoulli(key, self.probability)
@@ -142,13 +139,12 @@ class DelayObservation(StatefulWrapper, keeps_ends=True):
         env_state, timestep = self.env.step(keys, state.env_state, action)
         newest, views = timestep.observation.agent_view, state.views
         shifted = jax.tree.map(lambda old, new: jnp.concatenate([old[:, 1:], new[:, None]], axis=1), views, newest)
-        return DelayedState(env_state, shifted), with_view(timestep, jax.tree.map(lambda old: old[:, 0], views))
+        oldest = jax.tree.map(lambda old: old[:, 0], views)
+        return DelayedState(env_state, shifted), with_observation(timestep, agent_view=oldest)
 
 
 def _with_zero(space: Any) -> Any:
     """Return a space that has zeros, besides all elements of another one; frames in stacks need not be successive."""
-    if isinstance(space, Dict):
-        return Dict({name: _with_zero(part) for name, part in space.spaces.items()})
     if not isinstance(space, Box):
         return space
     return replace(space, low=np.minimum(space.low, 0), high=np.maximum(space.high, 0), stacked=1)

@@ -31,30 +31,16 @@ from stoix_like.policies.formats import numpy_policy
 from stoix_like.systems.parts.normalizer import MAX_ABS_VALUE
 
 _DISCRETE = (heads.CategoricalHead, heads.DiscreteQNetworkHead)
-_CONTINUOUS = (
-    heads.NormalAffineTanhDistributionHead,
-    heads.MultivariateNormalDiagHead,
-    heads.StateDependentNoiseHead,
-    heads.DeterministicHead,
-)
-_HEADS = (*_DISCRETE, *_CONTINUOUS)
+_NORMAL = (heads.NormalAffineTanhDistributionHead, heads.MultivariateNormalDiagHead, heads.StateDependentNoiseHead)
+_HEADS = (*_DISCRETE, *_NORMAL, heads.DeterministicHead)
 # What changes nothing that a greedy policy computes, or only the shape of its input.
-_TRANSPARENT = (
-    FeedForwardActor,
-    inputs.ArrayInput,
-    inputs.FeatureInput,
-    inputs.FlattenInput,
-    nn.Dropout,
-    FreeParameter,
-)
+_INPUTS = (inputs.ArrayInput, inputs.FeatureInput, inputs.FlattenInput)
+_TRANSPARENT = (FeedForwardActor, *_INPUTS, nn.Dropout, FreeParameter)
 _Arrays = dict[str, Any]
 
 
 def encode(policy: Exportable) -> bytes:
     """Return the weights, the normalisation and the scaling of a greedy policy."""
-    if not policy.greedy:
-        instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
-        raise ConfigError(f"format=npz: numpy has no random numbers of jax: use {instead}")
     names = list(policy.argument_shapes)
     view, *others = [name for name in names if name not in ("action_mask", "step_count")]
     if others:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
 
-from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.errors import ConfigError, require
 from stoix_like.policies.exportable import Exportable
 from stoix_like.utils.jax_utils import with_attribute
 
@@ -30,16 +30,10 @@ _DENSE_GENERAL = nn.DenseGeneral.__call__
 
 def encode(policy: Exportable) -> bytes:
     """Return a graph of a greedy policy, with any batch size."""
-    if not policy.greedy:
-        instead = "--greedy, greedy=True, or stablehlo" if policy.has_mode else "stablehlo"
-        raise ConfigError(f"format=onnx: ONNX has no random numbers of jax: use {instead}")
     # The converter broadcasts the biases of convolutions.
     # It replaces `jnp.cumsum` by one that takes fewer arguments, for good.
     with _silenced(), jax.numpy_rank_promotion("allow"), with_attribute(jnp, "cumsum", jnp.cumsum):
-        try:
-            import jax2onnx
-        except ImportError as error:
-            raise MissingExtraError("format=onnx", "jax2onnx", "onnx") from error
+        jax2onnx: Any = require("jax2onnx", "format=onnx", "onnx")
         shapes = policy.argument_shapes
         with _refused(f"jax2onnx cannot convert {policy.name}"):
             model = jax2onnx.to_onnx(
@@ -55,10 +49,7 @@ def encode(policy: Exportable) -> bytes:
 
 def decode(content: bytes) -> Callable[..., Any]:
     """Return the function that a file holds. Returns a function of arrays `[B, ...]` and key data, which it ignores."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("format=onnx", "onnxruntime", "onnx") from error
+    onnxruntime: Any = require("onnxruntime", "format=onnx", "onnx")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     with _refused("onnxruntime cannot load the graph"):

@@ -53,7 +53,7 @@ def test_acrobot_terminates_when_its_tip_is_above_the_line(first, second):
     assert height == pytest.approx(-math.cos(first) - math.cos(first + second), abs=1e-3)
     env = make("Acrobot-v1")
     state = SimpleNamespace(joint_angle1=first, joint_angle2=second)
-    assert bool(env.unwrapped.env.env.is_terminated(state, env.params)) == (height > points(line)[0][1])
+    assert bool(env.unwrapped.env.env.is_terminated(state, env.unwrapped.env.params)) == (height > points(line)[0][1])
 
 
 @pytest.mark.parametrize("name", ["MountainCar-v0", "MountainCarContinuous-v0"])

@@ -30,7 +30,7 @@ def test_results_record_the_simulator_of_the_arm_and_the_ant():
 
 
 def test_every_flip_costs_one_but_the_last_and_the_limit_is_the_number_of_bits():
-    env = goals.BitFlip(BITS)
+    env = goals.BitFlip(float(BITS))
     view = env.reset(jax.random.key(1))[1].observation.agent_view
     distance = int(jnp.sum(view["achieved_goal"] != view["desired_goal"]))
     rewards, last = play(env, lambda view: jnp.argmax(view["achieved_goal"] != view["desired_goal"]))

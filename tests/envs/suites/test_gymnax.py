@@ -76,11 +76,11 @@ def test_constructor_arguments_and_array_parameters():
 
 
 def test_parameters_that_follow_from_others_change_with_them():
-    params = make(config("CartPole-v1", params={"masscart": 5.0, "length": 1.0})).unwrapped.params
+    params = make(config("CartPole-v1", params={"masscart": 5.0, "length": 1.0})).unwrapped.env.params
     assert (params.total_mass, params.polemass_length) == (5.1, 0.1)
-    params = make(config("CartPole-v1", params={"masspole": 0.2, "total_mass": 3.0})).unwrapped.params
+    params = make(config("CartPole-v1", params={"masspole": 0.2, "total_mass": 3.0})).unwrapped.env.params
     assert (params.total_mass, params.polemass_length) == (3.0, 0.1)
-    assert make(config("CartPole-v1")).unwrapped.params == gymnax.make("CartPole-v1")[1]
+    assert make(config("CartPole-v1")).unwrapped.env.params == gymnax.make("CartPole-v1")[1]
 
 
 def test_limits_are_whole_numbers_of_steps():

@@ -9,10 +9,11 @@ from stoix_like.envs import make
 from stoix_like.envs.suites import memory
 from support.conformance import env_config
 
+# YAML reads 1e1 as a float.
 RECALL = {
-    "repeat_first": {"length": 6, "num_symbols": 3},
-    "repeat_previous": {"delay": 2, "length": 7, "num_symbols": 3},
-    "count_recall": {"num_symbols": 3, "copies": 2},
+    "repeat_first": {"length": 6.0, "num_symbols": 3},
+    "repeat_previous": {"delay": 2.0, "length": 7, "num_symbols": 3},
+    "count_recall": {"num_symbols": 3, "copies": 2.0},
     "autoencode": {"length": 4, "num_symbols": 3},
 }
 
@@ -54,7 +55,7 @@ def test_memory_of_the_views_earns_one_and_wrong_answers_minus_one(name):
 
 
 def test_t_maze_rewards_the_turn_that_the_cue_tells_and_charges_detours():
-    env = memory.TMaze(length=3, penalty=0.25)
+    env = memory.TMaze(length=3.0, penalty=0.25)
     step = jax.jit(env.step)
     for seed in range(4):
         for turn in (1, 2):
