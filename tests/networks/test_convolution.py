@@ -16,10 +16,7 @@ KEY = jax.random.key(0)
 
 
 def assert_equal_in_value_and_gradients(shape, reference, *others, apply=None):
-    """Compare modules with the parameters of the first one, which `apply(params, x)` may call, in one program.
-
-    In float64: float32 gradients that sum cancelling terms differ with the order of the sums.
-    """
+    """Compare modules with the parameters of the first one; in float64, for float32 sums differ with their order."""
 
     @jax.jit
     def computed(x):

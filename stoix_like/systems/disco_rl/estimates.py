@@ -70,35 +70,17 @@ def estimate(
     q = q_values[1].now
     q_tm1 = values_of_actions(q, steps.action)
     log_rho = _log_prob(policies.now, steps.action) - _log_prob(steps.extras, steps.action)
-    errors = batch_retrace_continuous(
-        q_tm1,
-        q_tm1[1:],
-        target_value.after,
-        steps.reward,
-        gamma * (1.0 - steps.terminated),
-        log_rho[1:],
-        config.retrace_lambda,
-        truncation_t=steps.truncated,
-        time_major=True,
-    )
-    returns = errors + q_tm1
+    trace = steps.reward, gamma * (1.0 - steps.terminated), log_rho[1:], config.retrace_lambda
+    inputs = q_tm1, q_tm1[1:], target_value.after, *trace
+    returns = batch_retrace_continuous(*inputs, truncation_t=steps.truncated, time_major=True) + q_tm1
     advantage, action_advantage = returns - target_value.now, q - target_value.now[..., None]
     moments = _update(config, axes, moments, advantage)
-    inputs = RuleInputs(
-        *predictions,
-        jax.nn.softmax(steps.extras),
-        steps.action,
-        steps.reward,
-        steps.terminated,
-        steps.terminated | steps.truncated,
-        value,
-        advantage,
-        _normalize(moments, advantage),
-        q,
-        action_advantage,
-        _normalize(moments, action_advantage),
+    rule_inputs = RuleInputs(
+        *(*predictions, jax.nn.softmax(steps.extras), steps.action, steps.reward, steps.terminated),
+        *(steps.terminated | steps.truncated, value, advantage, _normalize(moments, advantage)),
+        *(q, action_advantage, _normalize(moments, action_advantage)),
     )
-    return inputs, returns, moments
+    return rule_inputs, returns, moments
 
 
 def _log_prob(logits: jax.Array, action: jax.Array) -> jax.Array:

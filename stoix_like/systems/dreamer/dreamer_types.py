@@ -63,18 +63,11 @@ class LaPropConfig(Part):
     momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the mean of the gradients
     rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the mean of the squared gradients
 
-
-def make_optimiser(config: LaPropConfig) -> optax.GradientTransformation:
-    """Build the optimiser of all networks; its learning rate grows linearly at first."""
-    return optax.chain(
-        clip_by_parameter_norm(config.max_relative_norm),
-        laprop(
-            optax.linear_schedule(0.0, config.lr, config.lr_warmup_steps),
-            config.momentum_decay,
-            config.rms_decay,
-            eps=1e-20,
-        ),
-    )
+    def make_optimiser(self) -> optax.GradientTransformation:
+        """Build the optimiser of all networks; its learning rate grows linearly at first."""
+        rate = optax.linear_schedule(0.0, self.lr, self.lr_warmup_steps)
+        clip = clip_by_parameter_norm(self.max_relative_norm)
+        return optax.chain(clip, laprop(rate, self.momentum_decay, self.rms_decay, eps=1e-20))
 
 
 class DreamerParams(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
@@ -26,7 +27,7 @@ from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.critic_outputs import two_hot_loss
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.loss import kl_balance_loss
-from stoix_like.utils.replay import StreamBatch
+from stoix_like.utils.replay import Stream, StreamBatch
 
 Policy = Callable[[Latent, jax.Array | None, jax.Array], jax.Array]
 """`(latents [S], action mask [S, A] or None, key) -> actions [S, ...]`."""
@@ -97,23 +98,6 @@ class _Networks(nn.Module):
         """Return what the posterior needs of observations."""
         return self.dynamics.embed_tokens(self.encoder(view))
 
-    def advance(self, latent: Latent, action: jax.Array) -> jax.Array:
-        return self.dynamics.advance(latent, action)
-
-    def prior(self, deterministic: jax.Array) -> jax.Array:
-        return self.dynamics.prior(deterministic)
-
-    def posterior(self, deterministic: jax.Array, embedding: jax.Array) -> jax.Array:
-        return self.dynamics.posterior(deterministic, embedding)
-
-    def decode(self, features: jax.Array) -> PyTree:
-        """Return the predictions of the decoder."""
-        return self.decoder(features)
-
-    def legality(self, features: jax.Array) -> jax.Array:
-        """Return the logits of the probabilities that actions are legal."""
-        return self.legal(features)
-
 
 @dataclass(frozen=True)
 class WorldModel:
@@ -156,23 +140,11 @@ class WorldModel:
         logits = self._logits("posterior", params, deterministic, embedding)
         return Latent(deterministic, mode(logits) if key is None else sample_straight_through(key, logits))
 
-    def observe(
-        self,
-        params: PyTree,
-        latent: Latent,
-        observation: Observation,
-        action: jax.Array,
-        is_first: jax.Array,
-        key: jax.Array,
-    ) -> Observed:
-        """Compute the latents of sequences.
+    def observe(self, params: PyTree, latent: Latent, entries: Stream, key: jax.Array) -> Observed:
+        """Compute the latents of sequences `[T, B]`; where episodes start, latents and actions are reset.
 
-        `latent`: `[B]`, before the first step.
-        `observation`: `[T, B, ...]`.
-        `action`: `[T, B, ...]`, those that led to the observations.
-        `is_first`: `[T, B]` bool, whether an observation is the first of its episode: latents and actions are reset.
+        `latent`: `[B]`, before the first entry.
         """
-        embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
 
         def step(latent: Latent, inputs: PyTree) -> tuple[Latent, tuple[Latent, jax.Array]]:
             embedding, vector, is_first, key = inputs
@@ -181,7 +153,8 @@ class WorldModel:
             latent = Latent(deterministic, sample_straight_through(key, logits))
             return latent, (latent, logits)
 
-        inputs = embedding, vector, is_first, jax.random.split(key, len(is_first))
+        embedding, vector = self._apply("embed", params, entries.observation.agent_view), self._vector(entries.action)
+        inputs = embedding, vector, entries.is_first, jax.random.split(key, len(entries.is_first))
         _, (latents, posterior) = jax.lax.scan(step, latent, inputs)
         return Observed(latents, posterior, self._logits("prior", params, latents.deterministic))
 
@@ -197,10 +170,10 @@ class WorldModel:
         def step(carry: tuple[Latent, jax.Array | None], key: jax.Array) -> tuple[PyTree, PyTree]:
             (latent, mask), (act_key, key) = carry, jax.random.split(key)
             action = policy(latent, mask, act_key)
-            deterministic = self._apply("advance", params, latent, self._vector(action))
+            deterministic = self._apply("dynamics.advance", params, latent, self._vector(action))
             logits = self._logits("prior", params, deterministic)
             following = Latent(deterministic, sample_straight_through(key, logits))
-            legal = None if mask is None else self._apply("legality", params, following.features) > 0.0
+            legal = None if mask is None else self._apply("legal", params, following.features) > 0.0
             return (following, legal), (latent, action, mask)
 
         (last, _), (latents, action, mask) = jax.lax.scan(step, (latent, mask), jax.random.split(key, length))
@@ -208,7 +181,7 @@ class WorldModel:
 
     def decode(self, params: PyTree, latent: Latent) -> PyTree:
         """Return the views that latents stand for, like `Observation.agent_view`, as floats in its units."""
-        return decoded_view(self.observation_space, self._apply("decode", params, latent.features))
+        return decoded_view(self.observation_space, self._apply("decoder", params, latent.features))
 
     def reward(self, params: PyTree, latent: Latent) -> Any:
         """Return the distributions of the rewards that led to latents."""
@@ -228,8 +201,7 @@ class WorldModel:
         `batch`: `[T, B]`.
         """
         entries = batch.entries
-        steps = entries.observation, entries.action, entries.is_first
-        latent, posterior, prior = self.observe(params, self.restored(batch.latent), *steps, key)
+        latent, posterior, prior = self.observe(params, self.restored(batch.latent), entries, key)
         dynamics, representation = kl_balance_loss(posterior, prior, self.config.free_nats)
         continues = self.continue_network.apply(params["continues"], latent.features)
         losses = {
@@ -268,11 +240,11 @@ class WorldModel:
 
         They are the losses of `decoder_loss`, and the binary cross-entropies of the action mask.
         """
-        predictions = self._apply("decode", params, latent.features)
+        predictions = self._apply("decoder", params, latent.features)
         losses: jax.Array = decoder_loss(self.observation_space, predictions, observation.agent_view)
         if observation.action_mask is None:
             return losses
-        logits = self._apply("legality", params, latent.features)
+        logits = self._apply("legal", params, latent.features)
         return losses + optax.sigmoid_binary_cross_entropy(logits, observation.action_mask).sum(axis=-1)
 
     def stored(self, latent: Latent) -> StoredLatent:
@@ -290,13 +262,15 @@ class WorldModel:
         def reset(x: jax.Array) -> jax.Array:
             return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), 0.0, x)
 
-        return self._apply("advance", params, jax.tree.map(reset, latent), reset(vector))
+        return self._apply("dynamics.advance", params, jax.tree.map(reset, latent), reset(vector))
 
     def _logits(self, name: str, params: PyTree, *args: jax.Array) -> jax.Array:
-        return mix_uniform(self._apply(name, params, *args), self.config.uniform_mix)
+        return mix_uniform(self._apply(f"dynamics.{name}", params, *args), self.config.uniform_mix)
 
-    def _apply(self, method: str, params: PyTree, *args: PyTree) -> PyTree:
-        return self.networks.apply(unpack(params)["latents"], *args, method=method)
+    def _apply(self, name: str, params: PyTree, *args: PyTree) -> PyTree:
+        """Apply a method of the networks, or one of their parts."""
+        latents = unpack(params)["latents"]
+        return self.networks.apply(latents, *args, method=lambda nets, *args: attrgetter(name)(nets)(*args))
 
     def _vector(self, action: jax.Array) -> jax.Array:
         return action_vector(self.action_space, action)

@@ -44,6 +44,15 @@ class DualConfig(Part):
     # Adam learning rate of temperature and multipliers, before the softplus that keeps them positive.
     dual_lr: Annotated[float, above(0.0)]
 
+    def init(self, pi: Distribution, penalised: bool = False) -> Duals:
+        """Return the initial temperature and multipliers; `penalised`: with a temperature of a penalty."""
+        values = {"policy": self.init_alpha, "mean": self.init_alpha_mean, "stddev": self.init_alpha_stddev}
+        parts = distributions.decouple(pi, pi)
+        sizes = {name: distributions.kl_per_dimension(pi, part).shape[-1] for name, part in parts.items()}
+        alphas = {name: jnp.full((size,), inverse_softplus(values[name])) for name, size in sizes.items()}
+        penalty_temperature = inverse_softplus(self.init_temperature) if penalised else ()
+        return Duals(inverse_softplus(self.init_temperature), alphas, penalty_temperature)
+
 
 class Duals(NamedTuple):
     """Temperature and Lagrange multipliers, before the softplus that keeps them positive."""
@@ -51,15 +60,6 @@ class Duals(NamedTuple):
     temperature: jax.Array  # of the weights of the E-step, a scalar
     alphas: dict[str, jax.Array]  # multipliers `[A]` by the part of the policy
     penalty_temperature: PyTree = ()  # of the weights by a penalty, a scalar; `()` without one
-
-
-def init_duals(config: DualConfig, pi: Distribution) -> Duals:
-    """Return the initial temperature and multipliers."""
-    values = {"policy": config.init_alpha, "mean": config.init_alpha_mean, "stddev": config.init_alpha_stddev}
-    parts = distributions.decouple(pi, pi)
-    sizes = {name: distributions.kl_per_dimension(pi, part).shape[-1] for name, part in parts.items()}
-    alphas = {name: jnp.full((size,), inverse_softplus(values[name])) for name, size in sizes.items()}
-    return Duals(inverse_softplus(config.init_temperature), alphas)
 
 
 def positive(raw: jax.Array) -> jax.Array:

@@ -100,7 +100,6 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """Take one gradient step on a batch."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         shared = self.init_shared(key, timestep.observation)
         shared = shared._replace(
             statistics=self.normalizer.init(timestep.observation), return_statistics=self.returns.init()
@@ -113,13 +112,11 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return initial_noise_keys(num_envs)
 
     def inspect(self, shared: OffPolicyShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the values of observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = self.pi(shared.params, observation)
         return NetworkOutputs(pi, self.value(shared.params, observation, pi.mode()))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Add the rollout to the replay buffer and to the statistics of observations."""
         (shared, local), steps = agent, trajectory.transitions
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         return_statistics, returns = self.returns.update(shared.return_statistics, local.returns, steps)
@@ -131,7 +128,6 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return self.replay.sample(buffer, key)
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of the replay buffer."""
         return self.draw(agent.local.buffer, key).observation
 
     def sample(self, agent: Agent, key: jax.Array) -> PyTree:
@@ -145,8 +141,6 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         )
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch, and average their metrics."""
-
         def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
             return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
 

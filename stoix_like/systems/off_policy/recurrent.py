@@ -144,7 +144,6 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         """Draw actions `[N, ...]` of training from the policy."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         agent = super().init(key, timestep)
         critic_state = self.critics.cells.initialize_carry(len(timestep.reward))
         return agent._replace(local=agent.local._replace(critic_hidden_state=critic_state))
@@ -179,7 +178,6 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         return self.replay.sample(buffer, key, 1.0)
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         return self.draw(agent.local.buffer, key).observations
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:

@@ -87,7 +87,6 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     num_policies: int
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         observation, num_envs = timestep.observation, len(timestep.reward)
         intrinsic = self.intrinsic.init(intrinsic_key(key), timestep)
         params = self.networks.init(key, observation)
@@ -113,7 +112,6 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return carry, action, pi.log_prob(action)
 
     def inspect(self, shared: OnPolicyShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the values of first observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         return NetworkOutputs(*self.networks.first(shared.params, observation))
 

@@ -12,15 +12,7 @@ from stoix_like.base_types import Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, Part, between
 from stoix_like.systems.parts.kl_stop import NEVER, Stop
-from stoix_like.utils.accelerate.packing import (
-    join_rows,
-    pack_examples,
-    pack_metrics,
-    pack_params,
-    scan,
-    split_rows,
-    unpack,
-)
+from stoix_like.utils.accelerate import packing
 from stoix_like.utils.jax_utils import random_order
 
 T = TypeVar("T")
@@ -66,8 +58,8 @@ def minibatch_epochs(
 
     def packed_step(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
         minibatch, keys, chosen = inputs
-        carry, metrics = step(carry, unpack((join_rows(minibatch, large, chosen), keys)))
-        return carry, pack_metrics(metrics)
+        carry, metrics = step(carry, packing.unpack((packing.join_rows(minibatch, large, chosen), keys)))
+        return carry, packing.pack_metrics(metrics)
 
     def epoch(carry: PyTree, key: jax.Array) -> tuple[PyTree, PyTree]:
         shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)
@@ -76,11 +68,12 @@ def minibatch_epochs(
         chosen = order.reshape(config.num_minibatches, -1) if large else None
         keys = None if loss_key is None else jax.random.split(loss_key, config.num_minibatches)
         with jax.named_scope("minibatch"):
-            return scan(packed_step, carry, (shuffled, keys, chosen))
+            return packing.scan(packed_step, carry, (shuffled, keys, chosen))
 
     # Each minibatch gathers its own large rows, such as images: a shuffled copy would double the memory of a rollout.
-    small, large = split_rows(pack_examples(batch, 1))
+    small, large = packing.split_rows(packing.pack_examples(batch, 1))
+    first = stop.start(packing.pack_params(shared))
     with jax.named_scope("epoch"):
-        carry, metrics = scan(epoch, stop.start(pack_params(shared)), jax.random.split(key, config.epochs))
+        carry, metrics = packing.scan(epoch, first, jax.random.split(key, config.epochs))
     shared, metrics = stop.finish(carry, metrics)
-    return unpack(shared), unpack(metrics)
+    return packing.unpack(shared), packing.unpack(metrics)

@@ -233,11 +233,8 @@ class _RND(_Bonus):
     def as_task(self, steps: Transition) -> Transition:
         # The first observation of the next episode follows the end of one; after the last step of the rollout, where
         # it is not known, the last observation of the episode stands for it.
-        following = jax.tree.map(
-            lambda first, successor: jnp.concatenate([first[1:], successor[-1:]]),
-            steps.observation,
-            steps.next_observation,
-        )
+        views = steps.observation, steps.next_observation
+        following = jax.tree.map(lambda first, successor: jnp.concatenate([first[1:], successor[-1:]]), *views)
         never = jnp.zeros_like(steps.terminated)
         return steps._replace(next_observation=following, terminated=never, truncated=never, is_first=never)
 

@@ -27,12 +27,7 @@ from stoix_like.systems.on_policy.epochs import MinibatchConfig
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.critic_outputs import critic_output
-from stoix_like.systems.parts.recurrent import (
-    RecurrentNetwork,
-    split_sequences,
-    states_at_starts,
-    unroll_with_successors,
-)
+from stoix_like.systems.parts.recurrent import RecurrentNetwork, states_at_starts, unroll_with_successors
 from stoix_like.utils.accelerate.platform import on_cpu
 
 NETWORK_HEADS: Mapping[str, HeadRequirement] = {
@@ -102,7 +97,6 @@ class RecurrentNetworks(ActorCriticNetworks):
     length: int  # steps per sequence, L
 
     def init_params(self, network: Any, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters of one network."""
         return recurrent.init_params(network, key, observation)
 
     def init_carry(self, num_envs: int) -> PyTree:
@@ -115,7 +109,6 @@ class RecurrentNetworks(ActorCriticNetworks):
         return recurrent.step(self.actor, actor_params, carry, timestep.observation, starts)
 
     def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Distribution, jax.Array]:
-        """Compute the policy and the values at first observations of episodes."""
         pi = recurrent.first_output(self.actor, params.actor_params, observation)
         output = recurrent.first_output(self.critic, self.critic_params(params), observation)
         return pi, self.output.value(output)
@@ -166,7 +159,7 @@ class RecurrentNetworks(ActorCriticNetworks):
                 inputs = starts.policy_hidden_state, sequences.observation, sequences.is_first
                 actor_states, _ = recurrent.unroll(self.actor, params.actor_params, *inputs, every=self.length)
             starts = states_at_starts(starts, ActorCriticHiddenStates(actor_states, values.states))
-        batch = _map_steps(lambda x: split_sequences(x, self.length), batch)
+        batch = _map_steps(lambda x: recurrent.split_sequences(x, self.length), batch)
         return batch._replace(obs=batch.obs._replace(hidden_states=starts))
 
     def arrange(self, minibatch: OnPolicyTransition) -> OnPolicyTransition:

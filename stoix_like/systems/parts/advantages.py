@@ -38,28 +38,15 @@ def make_advantages(
     """Return generalised advantage estimation, or V-trace, which corrects for the lag of the behaviour policy."""
 
     def generalised(steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy) -> Estimates:
+        discount = gamma * (1.0 - steps.terminated)
         return batch_truncated_generalized_advantage_estimation(
-            steps.reward,
-            gamma * (1.0 - steps.terminated),
-            gae_lambda,
-            v_tm1=v_tm1,
-            v_t=v_t,
-            truncation_t=steps.truncated,
-            time_major=True,
+            steps.reward, discount, gae_lambda, v_tm1=v_tm1, v_t=v_t, truncation_t=steps.truncated, time_major=True
         )
 
     def corrected(steps: Transition, v_tm1: jax.Array, v_t: jax.Array, policy: CurrentPolicy) -> Estimates:
-        output = batch_vtrace_td_error_and_advantage(
-            v_tm1,
-            v_t,
-            steps.reward,
-            gamma * (1.0 - steps.terminated),
-            jnp.exp(policy().log_prob(steps.action) - steps.extras),
-            gae_lambda,
-            *max_ratios,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
+        discount, ratio = gamma * (1.0 - steps.terminated), jnp.exp(policy().log_prob(steps.action) - steps.extras)
+        inputs = v_tm1, v_t, steps.reward, discount, ratio, gae_lambda, *max_ratios
+        output = batch_vtrace_td_error_and_advantage(*inputs, truncation_t=steps.truncated, time_major=True)
         return output.pg_advantage if weighted else output.q_estimate - v_tm1, v_tm1 + output.errors
 
     return corrected if vtrace else generalised

@@ -13,12 +13,8 @@ import jax.numpy as jnp
 from stoix_like.base_types import Metrics, PyTree
 from stoix_like.networks.requirements import VALUE_ATOMS, VALUE_DISTRIBUTION, VALUE_QUANTILES, HeadRequirement
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.loss import (
-    baseline_loss_per_example,
-    hl_gauss_loss_per_example,
-    is_outside,
-    quantile_regression_loss,
-)
+from stoix_like.utils.loss import baseline_loss_per_example, hl_gauss_loss_per_example, quantile_regression_loss
+from stoix_like.utils.loss.distributional import is_outside
 from stoix_like.utils.scales import two_hot
 
 

@@ -80,11 +80,7 @@ class CategoricalCriticsConfig(AtomsConfig):
 
 
 def categorical_loss(
-    tm1: tuple[jax.Array, jax.Array, jax.Array],
-    reward: jax.Array,
-    batch: Batch,
-    logits_t: jax.Array,
-    reduction: Reduction,
+    tm1: tuple[jax.Array, ...], reward: jax.Array, batch: Batch, logits_t: jax.Array, reduction: Reduction
 ) -> Loss:
     """Compute the weighted cross-entropies of critics to projected distributions of targets.
 

@@ -29,8 +29,7 @@ class Flow(NamedTuple):
 
     def velocity(self, params: PyTree, observation: Observation, place: jax.Array, time: jax.Array) -> jax.Array:
         """Compute the velocities `[B, ...]` at places `[B, ...]` and times `[B]`, from 0 to 1."""
-        velocity: jax.Array = self.network.apply(params, observation, _inputs(place, time))
-        return velocity
+        return self.network.apply(params, observation, _inputs(place, time))
 
     def follow(self, params: PyTree, observation: Observation, noise: jax.Array) -> jax.Array:
         """Return where the flow ends that starts with noise `[B, ...]`, within the bounds."""
@@ -68,6 +67,5 @@ def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
 
 
 def _inputs(place: jax.Array, time: jax.Array) -> dict[str, jax.Array]:
-    return {
-        "action": jnp.concatenate([place.reshape(place.shape[0], math.prod(place.shape[1:])), time[:, None]], axis=-1)
-    }
+    flat = place.reshape(len(place), math.prod(place.shape[1:]))
+    return {"action": jnp.concatenate([flat, time[:, None]], axis=-1)}

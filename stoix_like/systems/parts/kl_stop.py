@@ -60,12 +60,8 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
 
         def guarded(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
             _, like = jax.eval_shape(evaluate, carry, inputs)
-
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-            after: tuple[PyTree, Metrics] = apply_where(
-                carry[1], lambda both: evaluate(both[0], inputs), (carry, nothing)
-            )
-            return after
+            return apply_where(carry[1], lambda both: evaluate(both[0], inputs), (carry, nothing))
 
         return guarded
 

@@ -54,15 +54,11 @@ def make_normalizer(
     def init(observation: Observation) -> PyTree:
         empty = running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], numbers(observation)))
         # All shards have the same data.
-        return empty if data is None else count(empty, data.trajectory().transitions.observation, ())
+        return empty if data is None else update(empty, data.trajectory().transitions.observation, ())
 
-    def update(state: PyTree, observation: Observation) -> PyTree:
-        return count(state, observation, axes.names)
-
-    def count(state: PyTree, observation: Observation, names: tuple[str, ...]) -> PyTree:
-        return running_statistics.update_statistics(
-            state, numbers(observation), std_min_value=min_std, pmap_axes=names or None
-        )
+    def update(state: PyTree, observation: Observation, names: tuple[str, ...] = axes.names) -> PyTree:
+        batch = numbers(observation)
+        return running_statistics.update_statistics(state, batch, std_min_value=min_std, pmap_axes=names)
 
     def apply(state: PyTree, observation: Observation) -> Observation:
         view = running_statistics.normalize(numbers(observation), state, max_abs_value)
@@ -93,7 +89,7 @@ def make_reward_normalizer(
     def apply(state: PyTree, returns: jax.Array, steps: Transition) -> tuple[jax.Array, PyTree, jax.Array]:
         returns, each = _running_returns(gamma, returns, steps.reward, steps.is_first)
         by_policy = each if num_policies == 1 else each.reshape(len(each), -1, num_policies)
-        state = running_statistics.update_statistics(state, by_policy, pmap_axes=axes.names or None)
+        state = running_statistics.update_statistics(state, by_policy, pmap_axes=axes.names)
         std = state.std if num_policies == 1 else jnp.tile(state.std, len(returns) // num_policies)[None]
         return jnp.clip(steps.reward / std, -max_abs_value, max_abs_value), state, returns
 
@@ -178,16 +174,13 @@ def make_return_scaler(
     def init() -> ReturnStatistics:
         empty = ReturnStatistics(running_statistics.initialize_statistics(_zeros(())), _zeros(()))
         # All shards have the same data.
-        return empty if data is None else count(empty, _zeros(1), data.trajectory().transitions, ())[0]
+        return empty if data is None else update(empty, _zeros(1), data.trajectory().transitions, ())[0]
 
-    def update(statistics: ReturnStatistics, returns: jax.Array, steps: Transition) -> tuple[PyTree, PyTree]:
-        return count(statistics, returns, steps, axes.names)
-
-    def count(
-        statistics: ReturnStatistics, returns: jax.Array, steps: Transition, names: tuple[str, ...]
+    def update(
+        statistics: ReturnStatistics, returns: jax.Array, steps: Transition, names: tuple[str, ...] = axes.names
     ) -> tuple[ReturnStatistics, jax.Array]:
         returns, each = _running_returns(gamma, returns, reward_scale * steps.reward, steps.is_first)
-        moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=names or None)
+        moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=names)
         largest = jnp.max(jnp.abs(each))
         largest = jax.lax.pmax(largest, names) if names else largest
         return ReturnStatistics(moments, jnp.maximum(statistics.largest, largest)), returns

@@ -99,16 +99,8 @@ def make_transform(config: Gradients, rate: optax.ScalarOrSchedule, b1: Scalar =
     if config.optimiser == "adamw":
         return on_trees(optax.adamw(rate, b1, eps=eps, weight_decay=decay, mask=_is_weight))
     if config.optimiser == "muon":
-        return on_trees(
-            optax.contrib.muon(
-                rate,
-                eps=eps,
-                weight_decay=decay,
-                adam_b1=b1,
-                muon_weight_dimension_numbers=_matrices,
-                consistent_rms=_MUON_RMS,
-            )
-        )
+        rules = {"muon_weight_dimension_numbers": _matrices, "consistent_rms": _MUON_RMS}
+        return on_trees(optax.contrib.muon(rate, eps=eps, weight_decay=decay, adam_b1=b1, **rules))
     return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=eps)
 
 

@@ -131,12 +131,9 @@ def _example(trajectory: Trajectory) -> TimeStep:
 
 def _reset_all(shared: PyTree, fresh: PyTree, names: Collection[str] = _LEARNED) -> PyTree:
     """Take everything that is learned, or some of it, from a new agent, but for the counts of schedules."""
-
-    def keep_schedules(old: PyTree, new: PyTree) -> PyTree:
-        return old if is_schedule(old) else new
-
     old, new = ({name: getattr(state, name) for name in shared._fields if name in names} for state in (shared, fresh))
-    return shared._replace(**jax.tree.map(keep_schedules, old, new, is_leaf=is_schedule))
+    learned = jax.tree.map(lambda old, new: old if is_schedule(old) else new, old, new, is_leaf=is_schedule)
+    return shared._replace(**learned)
 
 
 def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:
@@ -145,16 +142,12 @@ def _reset_heads(shared: PyTree, fresh: PyTree) -> PyTree:
     If only the moments of heads started at zero, the bias correction by the old step count would make the first steps
     several times as large as the learning rate.
     """
-    heads = [path for path, _ in jax.tree.leaves_with_path(shared.params) if _in_head(path)]
-    if not heads:
+    if not any(_in_head(path) for path, _ in jax.tree.leaves_with_path(shared.params)):
         raise ConfigError(
             "system.reset=last_layers: the networks of this system have no heads of their own: use system.reset=full"
         )
-
-    def pick(path: Path, old: PyTree, new: PyTree) -> PyTree:
-        return new if _in_head(path) else old
-
-    params = jax.tree.map_with_path(pick, shared.params, fresh.params)
+    trees = shared.params, fresh.params
+    params = jax.tree.map_with_path(lambda path, old, new: new if _in_head(path) else old, *trees)
     return _reset_all(shared, fresh, _OPTIMISERS)._replace(params=params)
 
 

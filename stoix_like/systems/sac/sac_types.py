@@ -53,18 +53,15 @@ class Ensemble(NamedTuple):
     policy: Callable[[jax.Array], jax.Array]  # `(q) -> q`, for the policy
 
 
-ALL_CRITICS = Ensemble(lambda q, key: q, lambda q: q)
-"""Targets and the policy use all critics."""
-
-
-def make_ensemble(num_target_critics: int, num_critics: int) -> Ensemble:
+def make_ensemble(config: TargetCritics | None, num_critics: int) -> Ensemble:
     """Build an ensemble with the minimum of a random subset as targets (Chen et al. 2021, REDQ, algorithm 1)."""
-    if num_target_critics == num_critics:
-        return ALL_CRITICS
+    number = num_critics if config is None else config.num_target_critics
+    if number == num_critics:
+        return Ensemble(lambda q, key: q, lambda q: q)
 
     def target(q: jax.Array, key: jax.Array) -> jax.Array:
         # Folded: the key itself draws the action.
-        subset = jax.random.choice(jax.random.fold_in(key, 2), num_critics, (num_target_critics,), replace=False)
+        subset = jax.random.choice(jax.random.fold_in(key, 2), num_critics, (number,), replace=False)
         return jnp.broadcast_to(jnp.min(q[:, subset], axis=-1, keepdims=True), q.shape)
 
     return Ensemble(target, lambda q: jnp.mean(q, axis=-1, keepdims=True))

@@ -47,17 +47,12 @@ def samples_of_the_policy(space: Space, num_samples: int) -> Candidates:
     """Consider `num_samples` actions that the policy samples in each node, with `sampled_prior`."""
 
     def choose(pi: Distribution, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        actions = sample_actions(pi, num_samples, key)
+        actions = jnp.moveaxis(pi.sample(seed=key, sample_shape=(num_samples,)), 0, 1)
         return sampled_prior(space, actions), actions
 
     action = jax.eval_shape(space.sample, jax.random.key(0))
     candidates = jnp.zeros((num_samples, *action.shape), action.dtype)
     return Candidates(choose, Found(candidates, jnp.zeros((num_samples,), jnp.float32), jnp.zeros((), jnp.float32)))
-
-
-def sample_actions(pi: Distribution, num_samples: int, key: jax.Array) -> jax.Array:
-    """Sample actions `[B, K, ...]` of a policy with the batch shape `[B]`; discrete ones may be equal."""
-    return jnp.moveaxis(pi.sample(seed=key, sample_shape=(num_samples,)), 0, 1)
 
 
 def sampled_prior(space: Space, actions: jax.Array) -> jax.Array:

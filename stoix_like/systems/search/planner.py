@@ -63,7 +63,6 @@ class Planner(Algorithm, Generic[ConfigT]):
     simulation: Simulation
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, with an empty replay buffer."""
         params, statistics = self.networks.init(key, timestep.observation), self.normalizer.init(timestep.observation)
         shared = SearchShared(params, self.optim.init(params), statistics, jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
@@ -103,12 +102,10 @@ class Planner(Algorithm, Generic[ConfigT]):
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
-        """Return the search of `eval_act`, if any."""
         simulations = self.config.search.evaluation_simulations
         return partial(self.search, num_simulations=simulations, greedy=greedy) if simulations else None
 
     def inspect(self, shared: SearchShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the values of observations `[B, ...]`, without a search."""
         observation = self.normalizer.apply(shared.statistics, observation)
         return NetworkOutputs(*self.networks.first(shared.params, observation))
 
@@ -122,30 +119,18 @@ class Planner(Algorithm, Generic[ConfigT]):
         found: Found = steps.extras.extras
         values = self.networks.values(shared.params, self.normalizer.apply(shared.statistics, steps.next_observation))
         beyond = successor_values(values, found.value, steps.truncated)
-        found = found._replace(value=following_values(found.value, beyond, steps.truncated))
-        steps = steps._replace(extras=Stored((), found))
+        following = jnp.where(steps.truncated, beyond, jnp.concatenate([found.value[1:], beyond[-1:]]))
+        steps = steps._replace(extras=Stored((), found._replace(value=following)))
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         local = self.replay.add(agent.local, trajectory._replace(transitions=steps))
         return Agent(shared._replace(statistics=statistics), local)
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def sample(self, agent: Agent, key: jax.Array, importance_exponent: Scalar) -> SequenceBatch:
         """Sample a batch of sequences."""
         return self.replay.sample(agent.local, key, importance_exponent)
-
-
-def following_values(value: jax.Array, beyond: jax.Array, truncated: jax.Array) -> jax.Array:
-    """Return the values of true successors: those that a search found in the next steps, elsewhere those given.
-
-    `value`: `[T, N]` values that searches found.
-    `beyond`: `[T, N]`, taken where an episode was truncated, and after the last step.
-    `truncated`: `[T, N]` bool.
-    Returns `[T, N]`.
-    """
-    return jnp.where(truncated, beyond, jnp.concatenate([value[1:], beyond[-1:]]))
 
 
 def make_parts(config: Any, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:

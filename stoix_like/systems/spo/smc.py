@@ -107,10 +107,12 @@ class ParticleSearch:
             return self._step(networks, temperature, particles, *inputs)
 
         end, actions = jax.lax.scan(step, start, steps)
-        weights, counts = _by_root(end, jax.nn.softmax(end.log_weight)), _by_root(end, jnp.ones_like(end.log_weight))
+        weight = jax.nn.softmax(end.log_weight)
+        weights, counts = _by_root(end, weight), _by_root(end, jnp.ones_like(weight))
         found = SearchedStep(_split(actions[0], num_particles), weights, end.unselected)
         value = start.value[:, 0]
-        advantages = _by_root(end, end.advantage * jax.nn.softmax(end.log_weight)) / weights
+        share = weight + 1e-30  # where all weights of a root round to 0, its particles count alike
+        advantages = _by_root(end, end.advantage * share) / _by_root(end, share)
         output = SearchOutput(
             action=_choose(found, choose_key, greedy),
             candidates=found.candidates,
@@ -119,7 +121,7 @@ class ParticleSearch:
             visits=counts.astype(jnp.int32),
             action_values=jnp.where(counts > 0, value[:, None] + advantages, jnp.nan),
             prior_value=value,
-            value=value + jnp.sum(jax.nn.softmax(end.log_weight) * end.advantage, axis=-1),
+            value=value + jnp.sum(weight * end.advantage, axis=-1),
         )
         return output, found
 

@@ -135,13 +135,7 @@ class ImplicitModel:
         return jax.lax.scan(step, _repeated(latent, number), keys)[1]
 
     def returns(
-        self,
-        params: ModelParams,
-        actor_params: PyTree,
-        latent: jax.Array,
-        gamma: Scalar,
-        actions: jax.Array,
-        key: jax.Array,
+        self, params: ModelParams, actor: PyTree, latent: jax.Array, gamma: Scalar, actions: jax.Array, key: jax.Array
     ) -> jax.Array:
         """Predict the returns of action sequences: rewards, and the value of the policy behind them, until an end.
 
@@ -163,7 +157,7 @@ class ImplicitModel:
         nothing = jnp.zeros(actions.shape[1:3])
         start = Predicted(_repeated(latent, actions.shape[2]), nothing + 1.0, nothing)
         (latent, discount, value), _ = jax.lax.scan(step, start, actions)
-        action = self.to_vector(self.policy(actor_params, latent).sample(seed=policy_key))
+        action = self.to_vector(self.policy(actor, latent).sample(seed=policy_key))
         return value + discount * jnp.mean(self.two_values(params.q, latent, action, value_key), axis=-1)
 
     def reward_at(self, params: ModelParams, latent: jax.Array, action: jax.Array) -> jax.Array:

@@ -59,7 +59,7 @@ def pack(tree: Any, num_dims: int = 0, chosen: Callable[[jax.Array], bool] = lam
 
 def unpack(tree: Any) -> Any:
     """Undo `pack` once in every part of a tree; other parts pass through."""
-    return jax.tree.map(_unpack, tree, is_leaf=_is_packed)
+    return jax.tree.map(unpack_state, tree, is_leaf=_is_packed)
 
 
 def is_packed(tree: Any) -> bool:
@@ -83,11 +83,6 @@ def pack_state(tree: TreeT, num_envs: int) -> TreeT | Packed:
     if not on_gpu() or sum(math.prod(leaf.shape[1:]) for leaf in rows) > _LARGEST_ROW:
         return tree
     return pack(tree, 1, lambda leaf: leaf.shape[:1] == (num_envs,))
-
-
-def unpack_state(tree: Any) -> Any:
-    """Undo `pack_state`; what was packed inside before stays so."""
-    return _unpack(tree)
 
 
 def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
@@ -121,7 +116,7 @@ def pack_params(tree: TreeT) -> TreeT:
     """
     if on_cpu():
         return tree
-    packed = jax.tree.map(_pack_dict, tree, is_leaf=_is_dict)
+    packed = jax.tree.map(_pack_dict, tree, is_leaf=lambda node: isinstance(node, dict))
     stay = {name: getattr(tree, name) for name in _BY_NAME if hasattr(tree, name)}
     return replace_fields(packed, **stay) if stay else packed
 
@@ -144,7 +139,7 @@ def pack_scalars(tree: Any, apart: bool = True) -> Any:
 
 def unpack_scalars(tree: Any) -> Any:
     """Undo `pack_scalars`; what was packed inside of the entries before stays so."""
-    return tree if not on_gpu() else _unpack(tree) if _is_packed(tree) else _at_entries(_unpack, tree)
+    return tree if not on_gpu() else unpack_state(tree) if _is_packed(tree) else _at_entries(unpack_state, tree)
 
 
 def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -179,12 +174,13 @@ def scan(
 
 
 def _pack_dict(node: Any) -> Any:
-    if not _is_dict(node) or not node or any(leaf.dtype != jnp.float32 for leaf in jax.tree.leaves(node)):
+    if not isinstance(node, dict) or not node or any(leaf.dtype != jnp.float32 for leaf in jax.tree.leaves(node)):
         return node
     return pack(node, chosen=lambda leaf: on_gpu() or leaf.ndim < 2)
 
 
-def _unpack(node: Any) -> Any:
+def unpack_state(node: Any) -> Any:
+    """Undo `pack` of a tree, such as by `pack_state`; what was packed inside before stays so."""
     if not _is_packed(node):
         return node
     inside = [entry for entry in node.layout if entry is not None]
@@ -195,10 +191,6 @@ def _unpack(node: Any) -> Any:
     unpacked = (_from_bits(column, dtype).reshape(*column.shape[:-1], *shape) for column, (shape, dtype) in pairs)
     others = iter(node.others)
     return jax.tree.unflatten(node.structure, [next(others if entry is None else unpacked) for entry in node.layout])
-
-
-def _is_dict(node: Any) -> bool:
-    return isinstance(node, dict)
 
 
 def _is_packed(node: Any) -> bool:

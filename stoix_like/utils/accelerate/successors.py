@@ -22,7 +22,7 @@ def count_truncations(length: int, truncates_after: int | None) -> int | None:
 
         M = ceil(T / L)
 
-    Returns m; None if it is unknown, or if it saves too little to store only these successors.
+    Returns M; None if it is unknown, or if it saves too little to store only these successors.
     """
     if truncates_after is None:
         return None

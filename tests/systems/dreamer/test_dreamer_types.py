@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.systems.dreamer.dreamer_types import LaPropConfig, make_optimiser
+from stoix_like.systems.dreamer.dreamer_types import LaPropConfig
 from support.set_ups import config_of
 from support.tiny_dreamer import TINY
 
@@ -41,7 +41,7 @@ def test_the_learning_rate_grows_from_zero_and_gradients_are_clipped_by_their_pa
     """
     sizes = ["system.lr=0.1", "system.lr_warmup_steps=2", "system.max_relative_norm=0.5"]
     decays = ["system.momentum_decay=0", "system.rms_decay=0.5"]
-    optim = make_optimiser(config(*sizes, *decays).find_part(LaPropConfig))
+    optim = config(*sizes, *decays).find_part(LaPropConfig).make_optimiser()
     params = jnp.asarray([2.0])
 
     @jax.jit

@@ -95,8 +95,7 @@ def test_every_loss_equals_that_of_numpy(setup, params):
     def run(params, slow):
         loss, (metrics, _, percentiles) = dreamer.loss(params, slow, dreamer.returns.init(), batch, KEY)
         model_key, imagine_key, _ = jax.random.split(KEY, 3)
-        steps = entries.observation, entries.action, entries.is_first
-        seen = model.observe(params.model_params, model.restored(batch.latent), *steps, model_key)
+        seen = model.observe(params.model_params, model.restored(batch.latent), entries, model_key)
         start = jax.tree.map(lambda x: x.reshape(16, *x.shape[2:]), seen.latent)
 
         def act(latent, mask, key):
@@ -113,7 +112,7 @@ def test_every_loss_equals_that_of_numpy(setup, params):
                 "slow": dreamer.critic.apply(slow, latent.features).logits,
             }
 
-        views = model._apply("decode", params.model_params, seen.latent.features)["agent_view"]
+        views = model._apply("decoder", params.model_params, seen.latent.features)["agent_view"]
         replayed = heads(seen.latent) | {"view": views, "posterior": seen.posterior, "prior": seen.prior}
         atoms = dreamer.critic.apply(params.critic_params, seen.latent.features).values[0, 0]
         return loss, metrics, percentiles, replayed, heads(dream.latent), dream.action, atoms

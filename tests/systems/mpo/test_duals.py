@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from stoix_like.networks.distributions import Categorical, Independent
-from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, make_dual_optimiser, positive
+from stoix_like.systems.mpo.duals import constrained_policy_loss, make_dual_optimiser, positive
 from support.compiled import run
 from support.off_policy_runs import algorithm
 
@@ -22,11 +22,11 @@ def normal(loc, scale):
 def test_initial_duals_are_the_configured_ones():
     overrides = ("system.init_temperature=0.01", "system.init_alpha_stddev=1000")
     config = algorithm("mpo/ff_mpo", *SMALL, *overrides).config.duals
-    duals = run(init_duals, config, normal([[0.0, 0.0]], [[1.0, 1.0]]))
+    duals = run(config.init, normal([[0.0, 0.0]], [[1.0, 1.0]]))
     assert float(positive(duals.temperature)) == pytest.approx(0.01, rel=1e-5)
     np.testing.assert_allclose(positive(duals.alphas["mean"]), [config.init_alpha_mean] * 2, rtol=1e-5)
     np.testing.assert_allclose(positive(duals.alphas["stddev"]), [1000.0] * 2, rtol=1e-5)
-    assert run(init_duals, config, Categorical(logits=jnp.zeros((1, 3)))).alphas["policy"].shape == (1,)
+    assert run(config.init, Categorical(logits=jnp.zeros((1, 3)))).alphas["policy"].shape == (1,)
 
 
 def test_learned_values_end_where_their_gradients_vanish():
@@ -48,7 +48,7 @@ def test_a_multiplier_grows_where_its_bound_is_exceeded():
     """
     config = algorithm("mpo/ff_mpo", *SMALL, "system.epsilon_mean=0.01", "system.init_alpha_mean=3").config.duals
     b_pi, pi = normal([[0.0, 0.0]], [[1.0, 1.0]]), normal([[1.0, 0.0]], [[1.0, 1.0]])
-    duals = init_duals(config, b_pi)
+    duals = config.init(b_pi)
 
     def loss(duals, pi):
         return constrained_policy_loss(config, duals, pi, b_pi, lambda part: jnp.zeros(()))

@@ -13,7 +13,7 @@ import pytest
 from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.distributions import Categorical
-from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
+from stoix_like.systems.sac.sac_types import SACParams, TargetCritics, make_ensemble
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 from support.off_policy_runs import algorithm, equal, random_batch, timestep, trained
 
@@ -135,7 +135,7 @@ def test_discrete_soft_values_match_hand_computed_values():
 
 def test_targets_come_from_random_pairs_of_critics():
     """Three critics have three pairs, each drawn with probability 1/3; the policy then maximises their mean."""
-    ensemble = make_ensemble(2, 3)
+    ensemble = make_ensemble(TargetCritics(num_target_critics=2), 3)
     q = jnp.asarray([[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]])
     targets = jax.jit(jax.vmap(ensemble.target, in_axes=(None, 0)))(q, jax.random.split(jax.random.key(0), 3000))
     assert (targets == targets[..., :1]).all()
@@ -145,9 +145,10 @@ def test_targets_come_from_random_pairs_of_critics():
     # The standard error of a share is sqrt(2 / 9 / 3000) = 0.009.
     np.testing.assert_allclose(counts / 3000, 1 / 3, atol=0.04)
     np.testing.assert_allclose(ensemble.policy(q), [[2.0], [5.0]])
-    every = make_ensemble(3, 3)
-    assert every.target(q, jax.random.key(0)) is q
-    assert every.policy(q) is q
+    for config in (None, TargetCritics(num_target_critics=3)):
+        every = make_ensemble(config, 3)
+        assert every.target(q, jax.random.key(0)) is q
+        assert every.policy(q) is q
 
 
 @pytest.mark.slow

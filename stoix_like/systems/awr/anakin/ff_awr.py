@@ -63,16 +63,13 @@ class AWR(ff_a2c.A2C[Config]):
     replay: Replay
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         return super().init(key, timestep)._replace(local=self.replay.init(timestep))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Add the rollout to the replay buffer and to the statistics of observations."""
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of windows of the replay buffer, side by side."""
         windows = self.replay.sample_steps(agent.local, key)
         return super().observations(agent, trajectory._replace(transitions=windows), key)
 

@@ -77,7 +77,6 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         return self.noise.init_carry(num_envs)
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         actor_key, q_key = jax.random.split(key)
         actor_params = self.actor.init(actor_key, observation)
         action = self.policy(actor_params, observation)

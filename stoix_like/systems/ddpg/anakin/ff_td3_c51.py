@@ -37,11 +37,9 @@ class CategoricalTD3(ff_d4pg.D4PG[Config]):
 
     @property
     def reduction(self) -> Reduction:
-        """Objective of the policy and targets of the critics."""
         return self.config.atoms.reduction
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         shared = super().init_shared(key, observation)
         actor_params = NO_TARGET.init(shared.params.actor_params.online)
         return shared._replace(params=shared.params._replace(actor_params=actor_params))

@@ -14,13 +14,7 @@ from stoix_like.base_types import Distribution, SystemSpec
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.off_policy.recurrent import (
-    RecurrentOffPolicy,
-    RecurrentParams,
-    RecurrentReplayConfig,
-    with_cells,
-    with_recurrent_networks,
-)
+from stoix_like.systems.off_policy import recurrent
 from stoix_like.systems.parts.exploration import IndependentNoise
 
 
@@ -28,17 +22,16 @@ from stoix_like.systems.parts.exploration import IndependentNoise
 class Config(ff_ddpg.Config):
     """Hyperparameters of recurrent TD3."""
 
-    network_heads: ClassVar = with_cells(ff_ddpg.Config.network_heads)
-    replay: RecurrentReplayConfig
+    network_heads: ClassVar = recurrent.with_cells(ff_ddpg.Config.network_heads)
+    replay: recurrent.RecurrentReplayConfig
     smoothing: ff_td3.TargetSmoothing  # target policy smoothing
     exploration: IndependentNoise
 
 
-class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
+class RecurrentTD3(recurrent.RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
     """TD3 on sequences, with recurrent networks."""
 
-    def online_actor(self, params: DDPGParams) -> RecurrentParams:
-        """Return the parameters of the policy."""
+    def online_actor(self, params: DDPGParams) -> recurrent.RecurrentParams:
         return params.actor_params.online
 
     def explore(self, pi: Distribution, key: jax.Array) -> jax.Array:
@@ -51,7 +44,8 @@ class RecurrentTD3(RecurrentOffPolicy[Config], ff_ddpg.DDPG[Config]):
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build recurrent TD3."""
     smooth = ff_td3.make_smoothing(config.smoothing)
-    return with_recurrent_networks(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth), spec)
+    td3 = ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2, smooth=smooth)
+    return recurrent.with_recurrent_networks(td3, spec)
 
 
 build, run_experiment, hydra_entry_point = entry_points("ddpg/rec_td3", make_algorithm)

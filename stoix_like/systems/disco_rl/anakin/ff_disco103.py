@@ -115,7 +115,6 @@ class Disco103(Algorithm):
     replay: SequenceReplay
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, with an empty replay buffer."""
         online = self.network.init(key, timestep.observation)
         params, opt_state = self.target.init(online), self.optim.init(online)
         shared = DiscoShared(params, opt_state, meta_network.initial_lifetime(), initial_moments())
@@ -143,7 +142,6 @@ class Disco103(Algorithm):
         return agent._replace(local=self.replay.add(agent.local, trajectory._replace(transitions=steps)))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
@@ -157,12 +155,9 @@ class Disco103(Algorithm):
 
     def sgd_step(self, shared: DiscoShared, batch: SequenceBatch) -> tuple[DiscoShared, Metrics]:
         """Take one gradient step; the target parameters follow those before it."""
+        loss = partial(self.loss, shared=shared, batch=batch)
         online, opt_state, (lifetime, moments, metrics) = gradient_step(
-            partial(self.loss, shared=shared, batch=batch),
-            self.optim,
-            self.axes,
-            shared.params.online,
-            shared.opt_state,
+            loss, self.optim, self.axes, shared.params.online, shared.opt_state
         )
         params = self.target.update(shared.params)._replace(online=online)
         learned = {"params": params, "opt_state": opt_state, "lifetime": lifetime, "moments": moments}

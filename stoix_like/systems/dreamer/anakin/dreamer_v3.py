@@ -41,13 +41,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DIS
 from stoix_like.networks.rssm import Latent
 from stoix_like.schema import Range, above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.dreamer.dreamer_types import (
-    DreamerParams,
-    DreamerShared,
-    LaPropConfig,
-    TrainRatioConfig,
-    make_optimiser,
-)
+from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared, LaPropConfig, TrainRatioConfig
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
 from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model, no_action
 from stoix_like.systems.off_policy.epochs import replay_epochs
@@ -100,7 +94,6 @@ class Dreamer(Algorithm):
     gradient_steps: int
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, with an empty replay buffer."""
         keys, features = jax.random.split(key, 3), self.model.initial((1,)).features
         model = self.model.init(keys[0], timestep.observation)
         params = DreamerParams(model, self.actor.init(keys[1], features), self.critic.init(keys[2], features))
@@ -133,7 +126,6 @@ class Dreamer(Algorithm):
         return self.policy(params, latent, action_mask).sample(seed=key)
 
     def inspect(self, shared: DreamerShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the values of first observations `[B, ...]`."""
         carry = self.init_carry(len(jax.tree.leaves(observation.agent_view)[0]))
         starts = jnp.ones(len(carry.action), bool)
         latent = self.model.step(shared.params.model_params, *carry, observation, starts, None)
@@ -145,12 +137,10 @@ class Dreamer(Algorithm):
         return agent._replace(local=self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         entries = self.replay.sample(agent.local, key).entries
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), entries.observation)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         return replay_epochs(self.sgd_step, agent, key, self.gradient_steps)
 
     def sgd_step(self, agent: Agent, sample_key: jax.Array, loss_key: jax.Array) -> tuple[Agent, Metrics]:
@@ -239,7 +229,7 @@ def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
         model,
         actor=FeedForwardActor(networks.actor_network.action_head, networks.actor_network.pre_torso),
         critic=FeedForwardCritic(networks.critic_network.critic_head, networks.critic_network.pre_torso),
-        optim=make_optimiser(config.laprop),
+        optim=config.laprop.make_optimiser(),
         returns=make_return_scale(config.returns, spec.axes),
         replay=make_stream_replay(config.replay, spec, stored, config.reward_scale),
         action_space=spec.action_space,

@@ -31,15 +31,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, policy_an
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.actions import check_bounded, excess, proposals
-from stoix_like.systems.mpo.duals import (
-    DualConfig,
-    Duals,
-    constrained_policy_loss,
-    init_duals,
-    inverse_softplus,
-    make_dual_optimiser,
-    positive,
-)
+from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, make_dual_optimiser, positive
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.action_vectors import as_vector
@@ -89,14 +81,11 @@ class MPO(OffPolicyActorCritic[Config]):
     action_space: Any
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         actor_params = self.actor.init(actor_key, observation)
         pi = self.actor.apply(actor_params, observation)
         q_params = self.critics.init(q_key, *self.critic_input(observation, pi.sample(seed=action_key)))
-        duals = init_duals(self.config.duals, pi)
-        if self.config.action_penalty:
-            duals = duals._replace(penalty_temperature=inverse_softplus(self.config.duals.init_temperature))
+        duals = self.config.duals.init(pi, penalised=self.config.action_penalty)
         params = MPOParams(self.target.init(actor_params), self.target.init(q_params), duals)
         opt_states = MPOOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.dual_optim.init(duals)
@@ -104,7 +93,6 @@ class MPO(OffPolicyActorCritic[Config]):
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: MPOParams, observation: Observation) -> Distribution:
-        """Return the policy."""
         return self.actor.apply(params.actor_params.online, observation)
 
     def value(self, params: MPOParams, observation: Observation, action: jax.Array) -> jax.Array:
@@ -129,7 +117,6 @@ class MPO(OffPolicyActorCritic[Config]):
         return super().observe(agent, trajectory._replace(transitions=steps))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of windows of the replay buffer, side by side."""
         windows = super().observations(agent, trajectory, key)
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), windows)
 
@@ -171,17 +158,11 @@ class MPO(OffPolicyActorCritic[Config]):
         _, log_prior, q_t = self.evaluate_policy(actor_target, q_target, steps.next_observation, key)
         log_prob = self.actor.apply(actor_target, steps.observation).log_prob(steps.action)
         q_tm1 = self.q_value(q_params, steps.observation, steps.action)
-        errors = batch_retrace_continuous(
-            q_tm1,
-            self.q_value(q_target, steps.observation, steps.action)[1:],
-            jnp.sum(jax.nn.softmax(log_prior, axis=0) * q_t, axis=0),
-            steps.reward,
-            self.config.gamma * (1.0 - steps.terminated),
-            (log_prob - steps.extras)[1:],
-            self.config.retrace_lambda,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
+        later_q = self.q_value(q_target, steps.observation, steps.action)[1:]
+        v_t = jnp.sum(jax.nn.softmax(log_prior, axis=0) * q_t, axis=0)
+        discount, log_rhos = self.config.gamma * (1.0 - steps.terminated), (log_prob - steps.extras)[1:]
+        inputs = q_tm1, later_q, v_t, steps.reward, discount, log_rhos, self.config.retrace_lambda
+        errors = batch_retrace_continuous(*inputs, truncation_t=steps.truncated, time_major=True)
         loss = 0.5 * jnp.mean(jnp.square(errors))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 

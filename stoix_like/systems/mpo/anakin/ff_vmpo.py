@@ -10,17 +10,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import ActorCriticParams, Agent, Loss, Metrics, PyTree, SystemSpec, TimeStep
+from stoix_like.base_types import Agent, Loss, Metrics, PyTree, SystemSpec, TimeStep
 from stoix_like.schema import Range, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.mpo.duals import (
-    DualConfig,
-    Duals,
-    constrained_policy_loss,
-    init_duals,
-    make_dual_optimiser,
-    positive,
-)
+from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, make_dual_optimiser, positive
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared, make_parts
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.on_policy.intrinsic import IntrinsicReward
@@ -60,9 +53,8 @@ class VMPO(ff_a2c.A2C[Config]):
     dual_optim: optax.GradientTransformation
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         agent = super().init(key, timestep)
-        duals = init_duals(self.config.duals, self.networks.policy(agent.shared.params, timestep.observation))
+        duals = self.config.duals.init(self.networks.policy(agent.shared.params, timestep.observation))
         state = self.dual_optim.init(duals)
         return agent._replace(shared=agent.shared._replace(own=LearnedDuals(duals, state)))
 
@@ -88,11 +80,7 @@ class VMPO(ff_a2c.A2C[Config]):
         return shared._replace(params=params, opt_states=opt_states, own=LearnedDuals(duals, dual_state)), metrics
 
     def vmpo_loss(
-        self,
-        learned: tuple[ActorCriticParams, Duals],
-        behaviour: OnPolicyShared,
-        batch: OnPolicyTransition,
-        key: jax.Array,
+        self, learned: tuple[PyTree, Duals], behaviour: OnPolicyShared, batch: OnPolicyTransition, key: jax.Array
     ) -> Loss:
         """Compute the losses of the temperature, the policy and its multipliers, and the value (equations 1 to 5)."""
         (params, duals), config, axis_names = learned, self.config, self.axes.names

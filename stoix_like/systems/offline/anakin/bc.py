@@ -85,12 +85,11 @@ class Config(BaseConfig):
 
 
 class CloningShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser state, statistics of observations, state of options."""
+    """The shared state of an agent: parameters, optimiser state, and statistics of observations."""
 
     params: PyTree
     opt_state: PyTree
     statistics: PyTree
-    parts: PyTree = ()
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
@@ -109,7 +108,6 @@ class BC(Algorithm, Generic[ConfigT]):
     teacher: Teacher | None = None
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         params = self.init_params(key, timestep.observation)
         statistics = self.normalizer.init(timestep.observation)
         return Agent(CloningShared(params, self.optim.init(params), statistics), self.replay.init(timestep))
@@ -138,7 +136,6 @@ class BC(Algorithm, Generic[ConfigT]):
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch."""
         return self.draw(agent.local, key).observation
 
     def draw(self, local: PyTree, key: jax.Array) -> PyTree:
@@ -146,7 +143,6 @@ class BC(Algorithm, Generic[ConfigT]):
         return self.replay.sample(local, key)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch, and average their metrics."""
         epochs = self.config.gradient_steps
 
         def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:

@@ -93,7 +93,6 @@ class FQL(OffPolicyActorCritic[Config]):
     actions: ActionRange
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         flow_key, actor_key, q_key = jax.random.split(key, 3)
         noise = jnp.zeros((len(jax.tree.leaves(observation)[0]), *self.actions.unit.shape))
         flow = self.flow.init(flow_key, observation, noise)
@@ -105,7 +104,6 @@ class FQL(OffPolicyActorCritic[Config]):
         )
 
     def init_carry(self, num_envs: int) -> PyTree:
-        """Return nothing: noise is new in every step."""
         return ()
 
     def pi(self, params: FQLParams, observation: Observation) -> Distribution:

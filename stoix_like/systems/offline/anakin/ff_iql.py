@@ -95,7 +95,6 @@ class IQL(OffPolicyActorCritic[Config]):
     action_space: Any
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         actor_key, q_key, value_key, action_key = jax.random.split(key, 4)
         actor_params = self.actor.init(actor_key, observation)
         action = self.actor.apply(actor_params, observation).sample(seed=action_key)
@@ -108,11 +107,9 @@ class IQL(OffPolicyActorCritic[Config]):
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def init_carry(self, num_envs: int) -> PyTree:
-        """Return nothing: noise is new in every step."""
         return ()
 
     def pi(self, params: IQLParams, observation: Observation) -> Distribution:
-        """Return the policy."""
         return self.actor.apply(params.actor_params, observation)
 
     def value(self, params: IQLParams, observation: Observation, action: jax.Array) -> jax.Array:

@@ -61,7 +61,6 @@ class RecurrentBC(recurrent.RecurrentStart, bc.BC[Config]):
         return NetworkOutputs(recurrent.first_output(self.network, shared.params, observation), None)
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), self.draw(agent.local, key).steps.observation)
 
     def draw(self, local: PyTree, key: jax.Array) -> SequenceBatch:

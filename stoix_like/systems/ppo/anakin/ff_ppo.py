@@ -90,12 +90,10 @@ class PPO(OnPolicyActorCritic[ConfigT]):
     rate: LearningRate = FIXED
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         agent = super().init(key, timestep)
         return agent._replace(shared=with_part(agent.shared, RATE, self.rate.init()))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Train for several epochs of minibatches on one rollout."""
         agent, batch, others = self.targets(agent, trajectory, key, self.config.minibatches.num_minibatches)
         behaviour, config = agent.shared, self.config.at(agent.shared.updates, self.num_updates)
         sgd_step = partial(replace(self, config=config).sgd_step, behaviour)

@@ -42,7 +42,6 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
     """PPO with a penalty on the divergence from the policy before the update, in place of the clipped ratio."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         agent = super().init(key, timestep)
         kl_coef = jnp.asarray(self.config.kl_coef, jnp.float32)
         return agent._replace(shared=agent.shared._replace(own=Penalty(kl_coef)))

@@ -91,7 +91,6 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
     epsilon: Callable[[jax.Array], jax.Array]
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, with an empty replay buffer."""
         online = self.init_params(key, timestep.observation)
         # The target is a copy: one buffer cannot be donated twice.
         params = OnlineAndTarget(online, jax.tree.map(jnp.copy, online))
@@ -126,7 +125,6 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         return agent._replace(local=self.replay.add(agent.local, trajectory._replace(transitions=steps)))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch, and average their metrics."""
         epsilon, epochs = self.epsilon(agent.shared.updates), self.config.replay.epochs
 
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: jax.Array) -> tuple[Agent, Metrics]:
@@ -164,7 +162,6 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         """
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of the replay buffer."""
         return self.sample(agent, key).observation
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:

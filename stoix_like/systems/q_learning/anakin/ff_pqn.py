@@ -88,7 +88,6 @@ class PQN(Algorithm):
     reward_normalizer: RewardNormalizer
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         params = self.init_params(key, timestep.observation)
         statistics, returns = self.reward_normalizer.init(), self.reward_normalizer.init_returns(len(timestep.reward))
         return Agent(PQNShared(params, self.optim.init(params), jnp.zeros((), jnp.int32), statistics), returns)
@@ -109,7 +108,6 @@ class PQN(Algorithm):
         return NetworkOutputs(pi, mask_logits(pi.preferences, observation.action_mask))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Train for several epochs of minibatches on one rollout."""
         steps = trajectory.transitions
         reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
         agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
@@ -129,14 +127,9 @@ class PQN(Algorithm):
 
     def lambda_returns(self, params: PyTree, steps: Transition, q_t: jax.Array) -> jax.Array:
         """Compute lambda-returns `[T, N]`; bootstrap values are greedy action values of the true successors."""
-        return batch_q_lambda(
-            steps.reward * self.config.reward_scale,
-            self.config.gamma * (1.0 - steps.terminated),
-            q_t,
-            self.config.q_lambda,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
+        reward, discount = steps.reward * self.config.reward_scale, self.config.gamma * (1.0 - steps.terminated)
+        inputs = reward, discount, q_t, self.config.q_lambda
+        return batch_q_lambda(*inputs, truncation_t=steps.truncated, time_major=True)
 
     def sgd_step(self, shared: PQNShared, batch: PyTree, key: None) -> tuple[PQNShared, Metrics]:
         """Take one gradient step on one minibatch; it needs no key."""

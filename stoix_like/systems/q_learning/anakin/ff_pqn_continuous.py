@@ -97,7 +97,6 @@ class ContinuousPQN(Algorithm):
     actions: ActionRange
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         actor_key, q_key = jax.random.split(key)
         actor_params = self.actor.init(actor_key, observation := timestep.observation)
         q_params = self.critics.init(q_key, observation, {"action": self.policy(actor_params, observation)})
@@ -130,7 +129,6 @@ class ContinuousPQN(Algorithm):
         return NetworkOutputs(pi, jnp.mean(self.q(shared.params.critic_params, observation, pi.mode()), axis=-1))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Train for several epochs of minibatches on one rollout."""
         steps, (noise_key, key) = trajectory.transitions, jax.random.split(key)
         reward, statistics, returns = self.rewards.apply(agent.shared.return_statistics, agent.local.returns, steps)
         shared = agent.shared._replace(return_statistics=statistics)
@@ -152,17 +150,11 @@ class ContinuousPQN(Algorithm):
         )
         action = self.policy(shared.params.actor_params, successor)
         action = jax.vmap(self.actions.add_noise)(action, self.noise(shared) * jax.random.normal(key, action.shape))
-        inputs = (observation, steps.action), (successor, action)
-        q_tm1, q_end = (jnp.mean(self.q(shared.params.critic_params, *views), axis=-1) for views in inputs)
+        views = (observation, steps.action), (successor, action)
+        q_tm1, q_end = (jnp.mean(self.q(shared.params.critic_params, *each), axis=-1) for each in views)
         q_t = jnp.where(steps.truncated, q_end, jnp.concatenate([q_tm1[1:], q_end[-1:]]))
-        target = batch_lambda_returns(
-            config.reward_scale * steps.reward,
-            config.gamma * (1.0 - steps.terminated),
-            q_t,
-            config.q_lambda,
-            time_major=True,
-            truncation_t=steps.truncated,
-        )
+        inputs = config.reward_scale * steps.reward, config.gamma * (1.0 - steps.terminated), q_t, config.q_lambda
+        target = batch_lambda_returns(*inputs, time_major=True, truncation_t=steps.truncated)
         return ContinuousPQNTransition(observation, steps.action, steps.extras, target)
 
     def sgd_step(

@@ -5,7 +5,6 @@ Applied to PQN by Gallici et al. 2024 (arXiv:2407.04811, section 5.4).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -71,10 +70,7 @@ class ValueDecomposition(ff_pqn.PQN):
 
 
 def make_decomposition(
-    config: Any,
-    spec: SystemSpec,
-    network: Any = None,
-    algorithm: Callable[..., ValueDecomposition] = ValueDecomposition,
+    config: Any, spec: SystemSpec, network: Any = None, algorithm: type[ValueDecomposition] = ValueDecomposition
 ) -> Algorithm:
     """Build PQN with value decomposition, or a variant."""
     if config.normalize_rewards and spec.num_agents > 1 and not spec.team_reward:

@@ -42,14 +42,9 @@ from stoix_like.utils.accelerate.platform import on_cpu
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
-from stoix_like.utils.replay import (
-    PrioritisedBlockConfig,
-    SequenceBatch,
-    SequenceReplayConfig,
-    Step,
-    make_sequence_replay,
-    with_clipped_rewards,
-)
+from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
+from stoix_like.utils.replay.data import with_clipped_rewards
+from stoix_like.utils.replay.sequences import PrioritisedBlockConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +98,9 @@ class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
         q_tm1, q_t_selector, q_t_value = self.values_of_both(params, batch)
         first = self.config.replay.burn_in_length
         steps = jax.tree.map(lambda x: x[first : first + len(q_tm1)], batch.steps)
-        target = batch_transformed_n_step_returns(
-            steps.reward,
-            self.config.gamma * (1.0 - steps.terminated),
-            values_of_actions(q_t_value, argmax(q_t_selector)),
-            self.config.replay.n_step,
-            self.scale,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
+        discount, v_t = self.config.gamma * (1.0 - steps.terminated), values_of_actions(q_t_value, argmax(q_t_selector))
+        inputs = steps.reward, discount, v_t, self.config.replay.n_step, self.scale
+        target = batch_transformed_n_step_returns(*inputs, truncation_t=steps.truncated, time_major=True)
         values = values_of_actions(q_tm1, steps.action)
         return 0.5 * self.has_target(steps) * jnp.square(target - values), {"q_value": values}
 
@@ -154,7 +143,6 @@ class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
         )
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         batch: Any = self.sample(agent, key)
         return batch.observations
 

@@ -94,7 +94,6 @@ class REPPO(Algorithm):
     action_space: Any
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         observation = timestep.observation
         actor_params = self.actor.init(actor_key, observation)

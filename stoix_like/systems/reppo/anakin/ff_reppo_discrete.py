@@ -59,7 +59,6 @@ class DiscreteREPPO(ff_reppo.REPPO):
         return select(policy.preferences), select(logits), atoms
 
     def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
-        """Return the inputs of the critic."""
         return (observation,)
 
 

@@ -89,11 +89,8 @@ class CrossQ(ff_sac.SAC[ConfigT]):
         """Return inputs of critics `[2 B, ...]`, both steps, and log-probabilities `[B]` of the successors' actions."""
         pi = self.actor.apply(params.actor_params, batch.next_observation)
         action_t, log_prob_t = pi.sample_and_log_prob(seed=key)
-        observations, actions = jax.tree.map(
-            lambda tm1, t: jnp.concatenate([tm1, t]),
-            (batch.observation, batch.action),
-            (batch.next_observation, action_t),
-        )
+        steps = (batch.observation, batch.action), (batch.next_observation, action_t)
+        observations, actions = jax.tree.map(lambda tm1, t: jnp.concatenate([tm1, t]), *steps)
         return self.critic_input(observations, actions), log_prob_t
 
     def actor_loss(self, actor_params: PyTree, params: SACParams, batch: Batch, key: jax.Array) -> Loss:

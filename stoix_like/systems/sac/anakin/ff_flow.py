@@ -68,7 +68,6 @@ class FlowSAC(ff_sac.SAC[Config]):
         return action_range(self.action_space)
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         actor_key, q_key = jax.random.split(key)
         action = jnp.zeros((len(jax.tree.leaves(observation)[0]), *self.action_space.shape))
         actor_params = self.flow.init(actor_key, observation, action)

@@ -39,14 +39,7 @@ from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.symmetry import SymmetryConfig
 from stoix_like.systems.parts.target import SoftTarget
-from stoix_like.systems.sac.sac_types import (
-    ALL_CRITICS,
-    Ensemble,
-    SACOptStates,
-    SACParams,
-    TargetCritics,
-    make_ensemble,
-)
+from stoix_like.systems.sac.sac_types import Ensemble, SACOptStates, SACParams, TargetCritics, make_ensemble
 from stoix_like.systems.sac.temperature import Temperature
 from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
@@ -95,11 +88,10 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 
     alpha_optim: optax.GradientTransformation
     action_space: Any
-    ensemble: Ensemble = ALL_CRITICS
+    ensemble: Ensemble
     penalty: SampledPenalty = no_penalty
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        """Initialise parameters and optimiser states."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         actor_params = self.actor.init(actor_key, observation)
         action = self.actor.apply(actor_params, observation).sample(seed=action_key)
@@ -112,7 +104,6 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
-        """Return the policy."""
         return self.actor.apply(params.actor_params, observation)
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
@@ -213,13 +204,12 @@ def make_variant(
     config: BaseConfig, spec: SystemSpec, algorithm: type[SACT], critic_head: Any = None, b1: Scalar = 0.9
 ) -> SACT:
     """Build SAC or a variant, which may have another head of critics, and another decay of means in Adam."""
-    ensemble = config.find_part(TargetCritics)
     critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
     return algorithm(
         **make_parts(config, spec, critics, b1),
         alpha_optim=make_optimiser(config, spec, config.temperature.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
-        ensemble=ALL_CRITICS if ensemble is None else make_ensemble(ensemble.num_target_critics, config.num_critics),
+        ensemble=make_ensemble(config.find_part(TargetCritics), config.num_critics),
     )
 
 

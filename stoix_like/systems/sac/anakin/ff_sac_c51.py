@@ -51,7 +51,6 @@ class CategoricalSAC(ff_sac.SAC[Config]):
         return categorical_loss(tm1, reward, batch, logits_t, self.config.atoms.reduction)
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the value of each action, as the policy maximises it."""
         q, _, _ = self.q_values(params.q_params.online, observation, action, None)
         return self.config.atoms.reduction.value(q)
 

@@ -47,12 +47,10 @@ class DiscreteSAC(ff_sac.SAC[Config]):
         return jnp.broadcast_to(value[:, None], (value.shape[0], q.shape[-1])), -pi.entropy()
 
     def q_taken(self, q_params: PyTree, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the values `[B, C]` of the actions taken."""
         q = self.q_values(q_params, batch.observation, None, jax.random.fold_in(key, 1)).preferences
         return taken(q, batch.action)
 
     def critic_input(self, observation: Observation, action: jax.Array | None) -> tuple[PyTree, ...]:
-        """Return the inputs of the critics."""
         return (observation,)
 
 

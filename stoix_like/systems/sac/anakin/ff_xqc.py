@@ -65,7 +65,6 @@ class XQC(CrossQ[Config]):
         return loss, {**metrics, **updated}
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the value of each action, as the policy maximises it."""
         q, _, _ = self.q_values(params.q_params.online, observation, action, None)
         return jnp.min(q, axis=-1)
 

@@ -87,7 +87,6 @@ class AlphaZero(Planner[ConfigT]):
         return state.carry, found.action, Stored((), Found(found.candidates, found.weights, found.value))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
         config = self.config.replay
         exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
 
@@ -126,15 +125,9 @@ class AlphaZero(Planner[ConfigT]):
 
     def value_target(self, batch: SequenceBatch) -> jax.Array:
         """Compute n-step returns of rewards and of the values that the search found."""
-        steps = batch.steps
-        return batch_n_step_bootstrapped_returns(
-            steps.reward,
-            self.discount * (1.0 - steps.terminated),
-            steps.extras.value,
-            self.config.replay.n_step,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
+        steps, n_step = batch.steps, self.config.replay.n_step
+        inputs = steps.reward, self.discount * (1.0 - steps.terminated), steps.extras.value, n_step
+        return batch_n_step_bootstrapped_returns(*inputs, truncation_t=steps.truncated, time_major=True)
 
 
 def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | None = None) -> Algorithm:

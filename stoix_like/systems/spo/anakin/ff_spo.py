@@ -39,14 +39,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
-from stoix_like.systems.mpo.duals import (
-    DualConfig,
-    Duals,
-    constrained_policy_loss,
-    init_duals,
-    make_dual_optimiser,
-    positive,
-)
+from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, make_dual_optimiser, positive
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.networks import NETWORK_HEADS, ActorCriticNetworks, make_networks
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
@@ -113,9 +106,8 @@ class SPO(Algorithm):
     searcher: ParticleSearch
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, with an empty replay buffer."""
         statistics, online = self.normalizer.init(timestep.observation), self.networks.init(key, timestep.observation)
-        duals = init_duals(self.config.duals, self.networks.policy(online, timestep.observation))
+        duals = self.config.duals.init(self.networks.policy(online, timestep.observation))
         params = SPOParams(self.target.init(online), duals)
         return Agent(SPOShared(params, self.optim.init((online, duals)), statistics), self.replay.init(timestep))
 
@@ -147,7 +139,6 @@ class SPO(Algorithm):
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
-        """Return the search of `eval_act`, if any."""
         particles = self.config.smc.evaluation_particles
 
         def search(shared: SPOShared, state: RolloutState, key: jax.Array) -> SearchOutput:
@@ -156,7 +147,6 @@ class SPO(Algorithm):
         return search if particles else None
 
     def inspect(self, shared: SPOShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the values of observations `[B, ...]`, without a search."""
         return NetworkOutputs(*self.networks.both(shared.params.networks.online, self.normalize(shared, observation)))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
@@ -165,12 +155,9 @@ class SPO(Algorithm):
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
-
         def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array) -> tuple[PyTree, Metrics]:
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0), loss_key)
 
@@ -216,17 +203,9 @@ class SPO(Algorithm):
         """Compute lambda-returns by the target critic."""
         steps, critic = batch.steps, partial(self.networks.value, shared.params.networks.target)
         assert steps.next_observation is not None
-        _, target = batch_truncated_generalized_advantage_estimation(
-            steps.reward,
-            self.config.gamma * (1.0 - steps.terminated),
-            self.config.gae_lambda,
-            v_tm1=critic(self.normalize(shared, steps.observation)),
-            v_t=critic(self.normalize(shared, steps.next_observation)),
-            truncation_t=steps.truncated,
-            stop_target_gradients=True,
-            time_major=True,
-        )
-        return target
+        v_tm1, v_t = (critic(self.normalize(shared, each)) for each in (steps.observation, steps.next_observation))
+        inputs = steps.reward, self.config.gamma * (1.0 - steps.terminated), self.config.gae_lambda, None, v_tm1, v_t
+        return batch_truncated_generalized_advantage_estimation(*inputs, steps.truncated, True, time_major=True)[1]
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

@@ -93,7 +93,6 @@ class TDMPC2(Algorithm):
     replay: SequenceReplay
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, with an empty replay buffer."""
         model, actor = self.model.init(key, timestep.observation)
         params = TDMPC2Params(model, jax.tree.map(jnp.copy, model.q), actor)
         opt_states = self.model_optim.init(model), self.actor_optim.init(actor)
@@ -147,17 +146,13 @@ class TDMPC2(Algorithm):
         return NetworkOutputs(pi, jnp.mean(values, axis=-1))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Add the rollout to the replay buffer and to the statistics of observations."""
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
-        """Return the observations of a batch of sequences."""
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
-
         def step(shared: TDMPC2Shared, sample_key: jax.Array, step_key: jax.Array) -> tuple[TDMPC2Shared, Metrics]:
             steps = self.replay.sample(agent.local, sample_key, 1.0).steps
             normalize: Any = partial(self.normalizer.apply, shared.statistics)
@@ -180,11 +175,8 @@ class TDMPC2(Algorithm):
             self.policy_loss, self.actor_optim, self.axes, params.actor, actor_state, *others
         )
         target_q = optax.incremental_update(model.q, params.target_q, self.config.target.tau)
-        shared = shared._replace(
-            params=TDMPC2Params(model, target_q, actor),
-            opt_states=(model_state, actor_state),
-            value_percentiles=percentiles,
-        )
+        params, opt_states = TDMPC2Params(model, target_q, actor), (model_state, actor_state)
+        shared = shared._replace(params=params, opt_states=opt_states, value_percentiles=percentiles)
         return shared, metrics | policy_metrics
 
     def targets(self, params: TDMPC2Params, steps: Step, key: jax.Array) -> tuple[jax.Array, jax.Array]:
