@@ -15,8 +15,8 @@ from support.selections import first
 KEY = jax.random.key(0)
 
 
-def assert_equal_in_value_and_gradients(shape, reference, *others, apply=None):
-    """Compare modules with the parameters of the first one; in float64, for float32 sums differ with their order."""
+def assert_equal_in_value_and_gradients(shape, reference, *others, apply=None, x64=False):
+    """Compare modules with the parameters of the first one, which `apply(params, x)` may call, in one program."""
 
     @jax.jit
     def computed(x):
@@ -29,14 +29,14 @@ def assert_equal_in_value_and_gradients(shape, reference, *others, apply=None):
 
         return [value_and_gradients(function) for function in (apply or reference.apply, *(o.apply for o in others))]
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(x64):
         expected, *found = computed(np.random.default_rng(0).normal(size=shape))
     for values in found:
-        assert_close(values, expected)
+        assert_close(values, expected, 1e-6 if x64 else 1e-5)
 
 
-def assert_close(found, expected):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), found, expected)
+def assert_close(found, expected, tolerance=1e-5):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance), found, expected)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,8 @@ def test_torsos_have_the_same_parameters_and_outputs_on_every_platform(torso, ar
     native, sliced = (torso(*arguments, hidden_sizes=(4,), sliced=sliced) for sliced in (False, True))
     params = [run(module.init, KEY, jnp.zeros((2, 10, 10, 3))) for module in (native, sliced)]
     jax.tree.map(np.testing.assert_array_equal, *params)
-    assert_equal_in_value_and_gradients((2, 10, 10, 3), native, sliced)
+    # Float32 sums of cancelling terms differ by more with their order.
+    assert_equal_in_value_and_gradients((2, 10, 10, 3), native, sliced, x64=True)
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,13 @@ class AgentRows(Wrapper, keeps_ends=True):
         self._ids = agent_ids == "one_hot"
         if self._ids:
             # Actors may see only their own view.
-            space, ids = env.observation_space, np.ones(env.num_agents)
+            space, ids = env.observation_space, (np.zeros(env.num_agents), np.ones(env.num_agents))
             own = space.spaces[OWN] if isinstance(space, Dict) and {OWN, WORLD} <= space.spaces.keys() else space
             if not any(map(is_vector, entries(own).values())):
                 raise ConfigError(
                     "env.agent_ids=one_hot appends to vectors of floats, and the agents observe none: use none"
                 )
-            self.observation_space = mapped(
-                space, lambda part: appended(part, 0 * ids, ids) if is_vector(part) else part
-            )
+            self.observation_space = mapped(space, lambda part: appended(part, *ids) if is_vector(part) else part)
 
     def take_facts(self, env: EnvFacts) -> None:
         super().take_facts(env)

@@ -1,4 +1,4 @@
-"""All history of some runs as one tidy table."""
+"""All evaluations of some runs as one tidy table."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SHARED = ("population/", "eval/episode_return_iqm", "eval/episode_return_ci_")
 
 
 def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> pd.DataFrame:
-    """Load the history of runs into a table with one row per member and evaluation.
+    """Load the evaluations of runs into a table with one row per member and evaluation.
 
     Args:
         run_dirs: run directories, or directories that contain runs; one or several.
-        updates: load the training metrics between history instead, one row per `logger.every_updates` updates.
+        updates: load the training metrics between evaluations instead, one row per `logger.every_updates` updates.
 
     Returns:
         A table with the columns `run` (the directory), `system`, `environment`, `member`, `seed`, one column
@@ -46,8 +46,12 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
 
 
 def _rows(run: Run, task: str, file: str) -> list[dict[str, Any]]:
-    records = list(read_records(run.directory / file))
-    history = list(run.history) if evolves(run) else []
+    records = [record for record in read_records(run.directory / file) if "env_steps" in record]
+    sources: list[dict[str, Any]] = records
+    if evolves(run) and file == UPDATES:
+        # Selections follow evaluations, so that updates have the hyperparameters of the next one.
+        history = [one for one in run.history if "env_steps" in one]
+        sources = [next((one for one in history if one["env_steps"] >= record["env_steps"]), {}) for record in records]
     scalars = (bool, int, float, str, type(None))
     own = run.config["system"].items()
     system = {name: value for name, value in own if name not in _NAMES and isinstance(value, scalars)}
@@ -58,21 +62,18 @@ def _rows(run: Run, task: str, file: str) -> list[dict[str, Any]]:
             "environment": task,
             "member": member.place,
             "seed": member.seed,
-            **{f"system.{name}": value for name, value in {**system, **_hyperparams(member, record, history)}.items()},
+            **{f"system.{name}": value for name, value in {**system, **_hyperparams(member, source)}.items()},
             **{name: member.value(record, name) for name in record if not name.startswith(_SHARED)},
             "env_steps": int(record["env_steps"]),
         }
         for member in members(run)
-        for record in records
-        if "env_steps" in record
+        for record, source in zip(records, sources, strict=True)
     ]
 
 
-def _hyperparams(member: Member, record: dict[str, Any], history: list[dict[str, Any]]) -> dict[str, float]:
+def _hyperparams(member: Member, record: dict[str, Any]) -> dict[str, float]:
     """Return the hyperparameters of a member at the time of a record: population-based training moves them."""
     if not evolves(member.run):
         return member.hyperparams
     varied = (member.run.config["arch"]["population"]["hyperparams"] or {}).keys()
-    # Selections follow evaluations, so that updates have the hyperparameters of the next one.
-    later: dict[str, Any] = next((one for one in history if one.get("env_steps", -1) >= record["env_steps"]), {})
-    return {name: member.value(later, f"hyperparams/{name}") for name in varied}
+    return {name: member.value(record, f"hyperparams/{name}") for name in varied}

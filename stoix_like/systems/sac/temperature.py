@@ -61,12 +61,18 @@ class Temperature(Part):
         return target_entropy(action_space, self.target_entropy_scale)
 
     def improve(
-        self, optim: optax.GradientTransformation, axes: Axes, log_alpha: jax.Array, opt_state: PyTree, *entropies: Any
+        self,
+        optim: optax.GradientTransformation,
+        axes: Axes,
+        log_alpha: jax.Array,
+        opt_state: PyTree,
+        entropy: jax.Array,
+        target_entropy: Scalar,
     ) -> tuple[jax.Array, PyTree, Metrics]:
-        """Take a gradient step on a learned log-temperature. `*entropies`: of the policy, and the target, in nats."""
+        """Take a gradient step on a learned log-temperature."""
         if not self.autotune:
             return log_alpha, opt_state, {}
-        return gradient_step(self.dual_loss, optim, axes, log_alpha, opt_state, *entropies)
+        return gradient_step(self.dual_loss, optim, axes, log_alpha, opt_state, entropy, target_entropy)
 
     @staticmethod
     def dual_loss(log_alpha: jax.Array, entropy: jax.Array, target_entropy: Scalar) -> Loss:

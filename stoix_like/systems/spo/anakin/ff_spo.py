@@ -205,7 +205,9 @@ class SPO(Algorithm):
         assert steps.next_observation is not None
         v_tm1, v_t = (critic(self.normalize(shared, each)) for each in (steps.observation, steps.next_observation))
         inputs = steps.reward, self.config.gamma * (1.0 - steps.terminated), self.config.gae_lambda, None, v_tm1, v_t
-        return batch_truncated_generalized_advantage_estimation(*inputs, steps.truncated, True, time_major=True)[1]
+        return batch_truncated_generalized_advantage_estimation(
+            *inputs, truncation_t=steps.truncated, stop_target_gradients=True, time_major=True
+        )[1]
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
