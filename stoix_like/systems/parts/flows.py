@@ -67,5 +67,6 @@ def nearest_neighbour_entropy(samples: jax.Array) -> jax.Array:
 
 
 def _inputs(place: jax.Array, time: jax.Array) -> dict[str, jax.Array]:
-    flat = place.reshape(len(place), math.prod(place.shape[1:]))
-    return {"action": jnp.concatenate([flat, time[:, None]], axis=-1)}
+    return {
+        "action": jnp.concatenate([place.reshape(place.shape[0], math.prod(place.shape[1:])), time[:, None]], axis=-1)
+    }
