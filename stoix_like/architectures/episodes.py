@@ -67,7 +67,11 @@ def _join(a: Any, b: Any) -> Any:
 
 def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
     """Combine the sums of all shards."""
-    number, return_sum = count_over_shards(sums.number, axes), axes.sum(sums.return_sum)
-    low, high = jax.lax.pmin(sums.return_min, axes.names), jax.lax.pmax(sums.return_max, axes.names)
-    length_sum, measures = count_over_shards(sums.length_sum, axes), axes.sum(sums.measures)
-    return EpisodeSums(number, return_sum, low, high, length_sum, measures)
+    return EpisodeSums(
+        number=count_over_shards(sums.number, axes),
+        return_sum=axes.sum(sums.return_sum),
+        return_min=jax.lax.pmin(sums.return_min, axes.names),
+        return_max=jax.lax.pmax(sums.return_max, axes.names),
+        length_sum=count_over_shards(sums.length_sum, axes),
+        measures=axes.sum(sums.measures),
+    )

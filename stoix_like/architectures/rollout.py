@@ -100,5 +100,13 @@ def _unroll(step: Callable[[Any, Any], Any], carry: Any, inputs: Any, length: in
 
 def make_transition(before: TimeStep, action: jax.Array, extras: Any, after: TimeStep) -> Transition:
     """Join what is remembered of one step, `[N, ...]`."""
-    outcome = after.reward, after.terminated, after.truncated, after.next_observation
-    return Transition(before.observation, action, *outcome, before.starts_episode, extras)
+    return Transition(
+        observation=before.observation,
+        action=action,
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=after.truncated,
+        next_observation=after.next_observation,
+        is_first=before.starts_episode,
+        extras=extras,
+    )

@@ -26,8 +26,14 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the runs, and the keys that make algorithms of them."""
     add_runs(parser)
-    about = "key whose value makes an algorithm, such as system.name; may be repeated (default: all but seeds and"
-    parser.add_argument("--by", action="append", default=[], metavar="KEY", help=f"{about} environments)")
+    parser.add_argument(
+        "--by",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="key whose value makes an algorithm, such as system.name; may be repeated (default: all but seeds and"
+        " environments)",
+    )
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:

@@ -36,8 +36,13 @@ _FORM = {
     "notes": [str],
 }
 # Fields of `DataSet`, in their order, by their names in files.
-_FIELDS = {"actions": "action", "rewards": "reward", "terminated": "terminated", "truncated": "truncated"}
-_FIELDS |= {"valids": "valid"}
+_FIELDS = {
+    "actions": "action",
+    "rewards": "reward",
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "valids": "valid",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

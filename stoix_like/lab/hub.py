@@ -50,10 +50,14 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
         api = hub.HfApi(library_name="stoix_like")
         api.create_repo(repo, private=private, exist_ok=True)
         api.upload_file(path_or_fileobj=text.encode(), path_in_repo=CARD, repo_id=repo)
-        # The client deletes none of those that it uploads.
-        patterns = {"delete_patterns": [f"{checkpoint.DIRECTORY}/**", *FILES]}
-        patterns["allow_patterns"] = [*FILES, *(f"{newest}/{item}" for item in ITEMS)]
-        info = api.upload_folder(repo_id=repo, folder_path=directory, commit_message=message, **patterns)
+        info = api.upload_folder(
+            repo_id=repo,
+            folder_path=directory,
+            allow_patterns=[*FILES, *(f"{newest}/{item}" for item in ITEMS)],
+            # The client deletes none of those that it uploads.
+            delete_patterns=[f"{checkpoint.DIRECTORY}/**", *FILES],
+            commit_message=message,
+        )
     except Exception as error:  # Errors of the transport belong to packages that the client may change.
         raise ConfigError(f"repo={repo}: the upload failed: {reason(error)}") from error
     return str(info.repo_url)

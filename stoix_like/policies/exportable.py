@@ -31,8 +31,12 @@ class Exportable(Protocol):
     observation_space: ObservationSpace  # the space of one observation
     action_space: ActionSpace  # the space of one action, in the units of the suite
     inner_action_space: Space  # the space of the actions of the networks, before `native_action`
-    legend: Legend  # names of features of the observations, and of actions, where the environment has them
     shared: Any  # trained state of the system: parameters, statistics of normalisation and counters
+
+    @property
+    @abstractmethod
+    def legend(self) -> Legend:
+        """Names of features of the observations, and of actions, where the environment has them."""
 
     @property
     @abstractmethod

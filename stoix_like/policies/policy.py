@@ -20,6 +20,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.described import DescribedEnvironment
 from stoix_like.envs.environment import VectorEnvironment, restart
 from stoix_like.envs.host import HostEnvironment
+from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Box, Dict, Discrete, entries
 from stoix_like.envs.wrappers import AgentRows, ObservationWrapper, layers
 from stoix_like.envs.wrappers.agents import with_agent_ids
@@ -88,7 +89,7 @@ class Policy(Exportable):
         self._env = setup.env
         self._own_networks = 0 if setup.spec.share_networks else setup.spec.num_agents
         self.observation_space, self.inner_action_space = self._env.observation_space, self._env.action_space
-        self.action_space, self.legend = self._env.unwrapped.action_space, self._env.legend()
+        self.action_space = self._env.unwrapped.action_space
         _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), self._env.num_agents))
         like: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), timestep.observation)
         self._shapes: dict[str, jax.ShapeDtypeStruct] = _arrays(like)
@@ -188,6 +189,10 @@ class Policy(Exportable):
         Without a field `params`, it is the whole shared state.
         """
         return self.shared.params if self._has_params else self.shared
+
+    @property
+    def legend(self) -> Legend:
+        return self._env.legend()
 
     def native_action(self, action: jax.Array) -> jax.Array:
         return self._env.native_action(action)

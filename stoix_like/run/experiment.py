@@ -167,8 +167,9 @@ def resume(
         run_dir = remote.working_copy(run_dir)
     run_dir = Path(run_dir).expanduser().absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
-    own = as_tuple("callbacks", callbacks), as_tuple("loggers", loggers)
-    config = config._replace(custom_callbacks=own[0], custom_loggers=own[1])
+    config = config._replace(
+        custom_callbacks=as_tuple("callbacks", callbacks), custom_loggers=as_tuple("loggers", loggers)
+    )
     if address is not None and getattr(config.arch, "distributed", None) is not None:
         raise ConfigError(
             f"arch.distributed: {address} is copied to one machine, and all processes have to share the directory: use"

@@ -282,9 +282,14 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
     return found | {key: value for key, value in varied.items() if not is_below(key, without)}
 
 
+def task_settings(run: Run) -> dict[str, Any]:
+    """Return the settings of a run that make its task."""
+    return {key: value for key, value in flatten(run.config) if is_below(key, TASK)}
+
+
 def task_names(runs: Sequence[Run]) -> list[str]:
     """Name the task of each run: its environment, and the arguments and parameters that differ there between runs."""
-    by_run = [{key: value for key, value in flatten(run.config) if is_below(key, TASK)} for run in runs]
+    by_run = list(map(task_settings, runs))
     rivals: dict[str, list[dict[str, Any]]] = {}
     for run, arguments in zip(runs, by_run, strict=True):
         rivals.setdefault(run.environment, []).append(arguments)

@@ -66,10 +66,7 @@ class RunDirectory:
         self.path, self.processes = Path(processes.first(lambda: str(own))), processes
 
     def resumed(self, resume_from: str | None, address: str | None) -> RunDirectory | None:
-        """Return the directory of the run to resume, copied from its store if it is only there.
-
-        Returns the directory; None where a new run starts.
-        """
+        """Return the directory of the run to resume, copied from its store if it is only there; None for a new run."""
         found = self._find(resume_from, address)
         return None if found is None else RunDirectory(Path(found), self.processes)
 
@@ -219,14 +216,11 @@ class RunDirectory:
 
     @by_first
     def write_summary(self, summary: dict[str, Any]) -> str | None:
-        """Write the results of a complete run; try twice, for shared file systems fail for a moment.
-
-        Returns why they could not be written; None if they were.
-        """
+        """Write the results of a complete run, trying twice; return why they could not be written, or None."""
         try:
             write_json(self.path / SUMMARY, summary)
         except OSError:
-            time.sleep(1.0)
+            time.sleep(1.0)  # shared file systems fail for a moment
             try:
                 write_json(self.path / SUMMARY, summary)
             except OSError as error:

@@ -266,11 +266,14 @@ def _example(
         except NoAnswerError as error:
             raise ConfigError(f"env.timeout={options.timeout:g}: building {name} takes longer, or hangs") from error
 
-    env = call(make_one)
     try:
-        yield env, call
+        env = call(make_one)
+        try:
+            yield env, call
+        finally:
+            _close(env, thread, options)
     finally:
-        _close(env, thread, options)
+        thread.close()
 
 
 def _close(env: gymnasium.Env[Any, Any], thread: CallThread, options: HostOptions) -> None:

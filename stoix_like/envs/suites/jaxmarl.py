@@ -194,9 +194,12 @@ def _kitchen(
     cls: type, shaped_rewards: bool = False, picture: Callable[..., Any] | None = None, **arguments: Any
 ) -> tuple[Any, Rules]:
     env = _Shaped(cls(**arguments), shaped_rewards)
+
+    def measures(_: Any, state: _ShapedState) -> dict[str, Any]:
+        return {"delivered": state.delivered}
+
     scene = None if picture is None else partial(from_pictures, partial(picture, env), fps=5)
-    rules = Rules(limit=env.max_steps, team_reward=not shaped_rewards, scene=scene)
-    return env, rules._replace(measures=lambda _, state: {"delivered": state.delivered})
+    return env, Rules(limit=env.max_steps, team_reward=not shaped_rewards, measures=measures, scene=scene)
 
 
 def _riddle(**arguments: Any) -> tuple[Any, Rules]:

@@ -285,13 +285,19 @@ def _algorithms(
 def _test(
     task: str, first: AlgorithmRuns, second: AlgorithmRuns, x: np.ndarray, y: np.ndarray, settings: Settings, equal: str
 ) -> Test:
-    name, level, paired = settings.test, settings.level, are_paired(first, second, task)
-    difference = statistics.difference(x, y, level, test=name, paired=paired)
-    improvement = statistics.probability_of_improvement(x, y, level)
-    p_value = math.nan if equal else statistics.p_value(name, x, y, paired)
-    outcome = Test(task, first.label, second.label, difference, improvement, p_value, equal=equal)
-    direction = statistics.direction(name, x, y, paired)
-    return outcome._replace(seeds=(len(x), len(y)), paired=paired, direction=direction)
+    paired = are_paired(first, second, task)
+    return Test(
+        task,
+        first.label,
+        second.label,
+        statistics.difference(x, y, settings.level, test=settings.test, paired=paired),
+        statistics.probability_of_improvement(x, y, settings.level),
+        math.nan if equal else statistics.p_value(settings.test, x, y, paired),
+        seeds=(len(x), len(y)),
+        paired=paired,
+        direction=statistics.direction(settings.test, x, y, paired),
+        equal=equal,
+    )
 
 
 def _equal(algorithms: Sequence[AlgorithmRuns], pair: Sequence[AlgorithmRuns], task: str, settings: Settings) -> str:

@@ -17,7 +17,7 @@ from stoix_like.lab.analysis import plots
 from stoix_like.lab.analysis.groups import check_keys, read_evaluated
 from stoix_like.lab.analysis.scores import count_diverged, lowest
 from stoix_like.storage.differences import BUDGETS
-from stoix_like.storage.recorded_runs import TASK, Member, differing_keys, flatten, is_below, samples, settings
+from stoix_like.storage.recorded_runs import Member, differing_keys, flatten, samples, settings, task_settings
 
 CELL = "network.actor_network.rnn_layer.cell_type"
 _ARGUMENTS = "env.kwargs."
@@ -39,7 +39,8 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
     curves: dict[str, Curves] = {}
     for (task, label, length), seeds in sorted(found.items()):
         point = f"{label} with {key}={length:g}"
-        if differing := differing_keys([*map(_settings, seeds.values())]):
+        alone = [settings(member, ("env", *BUDGETS)) | task_settings(member.run) for member in seeds.values()]
+        if differing := differing_keys(alone):
             raise ConfigError(
                 f"the seeds of {point} differ in {', '.join(differing[:_MOST_KEYS])}: tell them apart by --by"
                 f" {differing[0]}, or leave some out"
@@ -54,12 +55,6 @@ def returns_over_lengths(members: Iterable[Member], key: str, kind: str, by: Seq
     for note in notes:
         print(note, file=sys.stderr)
     return curves
-
-
-def _settings(member: Member) -> dict[str, Any]:
-    """Return what determines the results of a member: of its environment, the task alone."""
-    task = {key: value for key, value in flatten(member.run.config) if is_below(key, TASK)}
-    return settings(member, ("env", *BUDGETS)) | task
 
 
 def _members_of_points(

@@ -173,8 +173,11 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
     # It is no run of the search: nothing of it is shown, copied or sent.
     checkpoint = dataclasses.replace(config.checkpoint, mirror=None)
-    kept: dict[str, Any] = {name: getattr(config.logger, name) for name in ("every_updates", "diagnostics")}
-    logger = LoggerConfig(console=ConsoleConfig(enabled=False), **kept)
+    logger = LoggerConfig(
+        console=ConsoleConfig(enabled=False),
+        every_updates=config.logger.every_updates,
+        diagnostics=config.logger.diagnostics,
+    )
     own_code: dict[str, Any] = {"loggers": {}, "callbacks": (), "custom_callbacks": (watch,)}
     config = config._replace(arch=arch, checkpoint=checkpoint, logger=logger, **own_code)
     disk = next(place for place in beside.absolute().parents if place.is_dir())

@@ -124,9 +124,16 @@ def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, siz
     drawn = _points(sampling, before) if sampling.sampler == "grid" else _draw(study, sampling, before, batch)
     distributions = {parameter.key: parameter.distribution for parameter in sampling.parameters}
     for number, (params, attributes) in zip(range(len(before), until), drawn, strict=False):
-        own, placed = {key: params[key] for key in distributions}, {**batch.place(number, params), SIZE: size}
-        marks: dict[str, Any] = {"user_attrs": {**placed, UNTIL: until}, "system_attrs": attributes}
-        study.add_trial(create_trial(state=TrialState.RUNNING, params=own, distributions=distributions, **marks))
+        placed = {**batch.place(number, params), SIZE: size, UNTIL: until}
+        study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params={key: params[key] for key in distributions},
+                distributions=distributions,
+                user_attrs=placed,
+                system_attrs=attributes,
+            )
+        )
 
 
 class _Batch:
@@ -212,9 +219,13 @@ def _in_terms_of(
     if _SHAPE in distributions:
         assert shapes is not None
         own[_SHAPE] = shapes.index(shape_of(trial.params, parameters))
-    own = {key: own[key] for key in distributions}
-    result: dict[str, Any] = {"state": state, "value": value, "system_attrs": trial.system_attrs}
-    return create_trial(params=own, distributions=distributions, **result)
+    return create_trial(
+        state=state,
+        value=value,
+        params={key: own[key] for key in distributions},
+        distributions=distributions,
+        system_attrs=trial.system_attrs,
+    )
 
 
 def _points(sampling: Sampling, before: Sequence[FrozenTrial]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
