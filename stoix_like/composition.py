@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -63,9 +64,18 @@ def _all_choices(group: str, config_dirs: Sequence[str | Path]) -> list[str]:
     return sorted(files | {*(rows(config_dir() / group) if group == "env" else ())})
 
 
+class _Stored(dict[str, Any]):
+    """Configurations that Hydra does not copy with its sources, in every composition: it copies those that it loads."""
+
+    def __deepcopy__(self, memo: Any) -> _Stored:
+        return self
+
+
 @functools.cache
 def register_environments() -> None:
     """Let Hydra find the environments of tables."""
+    repo = ConfigStore.instance().repo
+    repo["env"] = _Stored(repo.get("env", {}))
     for choice, row in rows(config_dir() / "env").items():
         suite, _, name = choice.partition("/")
         ConfigStore.instance().store(name=name, node=row, group=f"env/{suite}")
