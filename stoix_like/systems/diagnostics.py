@@ -80,12 +80,12 @@ def gradient_norms(shared: PyTree) -> dict[str, jax.Array]:
     def is_adam(state: PyTree) -> bool:
         return isinstance(state, optax.ScaleByAdamState)
 
-    states = jax.tree.leaves_with_path(shared, is_leaf=is_adam)
-    adams = {_network_of(path) or "network": state for path, state in states if is_adam(state)}
-    return {
-        name: jnp.sqrt(optax.tree.sum(adam.nu) / jnp.maximum(1.0 - _ADAM_B2**adam.count, 1e-12))
-        for name, adam in adams.items()
-    }
+    squares: dict[str, jax.Array] = defaultdict(lambda: jnp.zeros(()))
+    for path, state in jax.tree.leaves_with_path(shared, is_leaf=is_adam):
+        if is_adam(state):
+            square = optax.tree.sum(state.nu) / jnp.maximum(1.0 - _ADAM_B2**state.count, 1e-12)
+            squares[_network_of(path) or "network"] += square
+    return {name: jnp.sqrt(square) for name, square in squares.items()}
 
 
 def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[str, list[jax.Array]]:
@@ -157,7 +157,7 @@ def srank(values: jax.Array) -> jax.Array:
 
 def _is_target(path: Path) -> bool:
     """Return whether a leaf belongs to target parameters."""
-    return any(getattr(entry, "name", "") == "target" for entry in path)
+    return any(getattr(entry, "name", "").split("_")[0] == "target" for entry in path)
 
 
 def _is_variable(path: Path) -> bool:

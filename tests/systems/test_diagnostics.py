@@ -53,6 +53,21 @@ def test_the_norm_of_clipped_gradients():
         np.testing.assert_allclose(found["q"], norm, rtol=1e-4)
 
 
+def test_optimisers_of_networks_without_names_count_together():
+    """As in TD-MPC2: gradients of norms 3 and 4 are one of norm 5, and slow copies of critics do not count."""
+
+    class Params(NamedTuple):
+        model: Any
+        target_q: Any
+
+    adam = optax.adam(1e-3)
+    states = tuple(adam.update(gradient, adam.init(gradient))[1] for gradient in jnp.diag(jnp.asarray([3.0, 4.0])))
+    np.testing.assert_allclose(diagnostics.gradient_norms(states)["network"], 5.0, rtol=1e-4)
+    old, new = (Shared(Params({"params": {"w": w}}, {"params": {"w": w}})) for w in (jnp.ones(1), jnp.full(1, 3.0)))
+    found = diagnostics.diagnose(System(*[None] * 6), Axes(), old, new, None)
+    assert found == {"network/weight_norm": 3.0, "network/update_ratio": pytest.approx(2.0 / 3.0)}
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_singular_values(transposed):
     features = jnp.asarray([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
