@@ -103,7 +103,6 @@ def unroll(
     observation: Observation,
     is_first: jax.Array,
     every: int = 1,
-    **kwargs: Any,
 ) -> tuple[PyTree, PyTree]:
     """Apply a recurrent network to sequences, with the state reset where episodes start.
 
@@ -112,7 +111,7 @@ def unroll(
     `is_first`: `[T, N]` bool, whether an observation is the first of its episode.
     Returns the states after each E steps, `[T / E, N, H]`, and the outputs of the head.
     """
-    return network.apply(params, state, (observation, is_first), every=every, method="unroll", **kwargs)
+    return network.apply(params, state, (observation, is_first), every=every, method="unroll")
 
 
 def unroll_with_successors(
@@ -123,25 +122,19 @@ def unroll_with_successors(
     is_first: jax.Array,
     next_observation: Observation,
     every: int = 1,
-    **kwargs: Any,
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """Apply a recurrent network to sequences and to the true successor of each of their steps.
+    """Apply a recurrent network as `unroll` does, and to the true successors o' `[T, N, ...]`, all in one pass.
 
         h_t = cell(h_{t-1}, o_t),   y_t = head(h_t),   y'_t = head(cell(h_t, o'_t))
 
     The state of a successor continues from its step's state, also where the episode ends there and the sequence
-    continues with another one. All successors are computed in one pass.
-
-    `state`: `[N, H]`, before the first step.
-    `observation`: `[T, N, ...]`, o.
-    `is_first`: `[T, N]` bool, whether an observation is the first of its episode.
-    `next_observation`: `[T, N, ...]`, o', the true successors.
+    continues with another one.
     """
     if network.has_large_states:
         inputs = state, (observation, is_first), next_observation
-        return network.apply(params, *inputs, every=every, method="unroll_with_successors", **kwargs)
-    states, output = unroll(network, params, state, observation, is_first, **kwargs)
-    _, successor = step(network, params, states, next_observation, jnp.zeros_like(is_first), **kwargs)
+        return network.apply(params, *inputs, every=every, method="unroll_with_successors")
+    states, output = unroll(network, params, state, observation, is_first)
+    _, successor = step(network, params, states, next_observation, jnp.zeros_like(is_first))
     return jax.tree.map(lambda x: x[every - 1 :: every], states), output, successor
 
 
@@ -159,8 +152,6 @@ def burn_in(
     Source: Kapturowski et al. 2019 (R2D2), section 3.
 
     `state`: `[N, H]`, before the first step, computed with other parameters.
-    `observation`: `[T, N, ...]`.
-    `is_first`: `[T, N]` bool, whether an observation is the first of its episode.
     `next_observation`: `[T, N, ...]`, the true successors; or None.
     Returns the state before step L, without a gradient, and the other arguments from step L on, `[T - L, N, ...]`.
     """
