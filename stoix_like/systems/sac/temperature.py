@@ -8,13 +8,11 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from stoix_like.base_types import Axes, Loss, Metrics, Observation, PyTree
+from stoix_like.base_types import Loss, Observation
 from stoix_like.networks.distributions.masks import mean_uniform_entropy
 from stoix_like.schema import Part, Range, above, at_least
 from stoix_like.systems.parts.action_vectors import target_entropy
-from stoix_like.systems.parts.optimiser import gradient_step
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss import sac_temperature_loss
 
@@ -24,7 +22,7 @@ _DEFAULT_ENT_COEF = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature(Part):
-    """Hyperparameters of the temperature, and its update towards a target entropy."""
+    """Hyperparameters of the temperature, and its loss towards a target entropy."""
 
     alpha_lr: Annotated[float, above(0.0)]  # Adam learning rate of the log-temperature
     autotune: bool  # whether the temperature is learned; otherwise it is `ent_coef`
@@ -59,20 +57,6 @@ class Temperature(Part):
     def target_entropy(self, action_space: Any, observation: Observation) -> Scalar:
         """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
         return target_entropy(action_space, self.target_entropy_scale)
-
-    def improve(
-        self,
-        optim: optax.GradientTransformation,
-        axes: Axes,
-        log_alpha: jax.Array,
-        opt_state: PyTree,
-        entropy: jax.Array,
-        target_entropy: Scalar,
-    ) -> tuple[jax.Array, PyTree, Metrics]:
-        """Take a gradient step on a learned log-temperature."""
-        if not self.autotune:
-            return log_alpha, opt_state, {}
-        return gradient_step(self.dual_loss, optim, axes, log_alpha, opt_state, entropy, target_entropy)
 
     @staticmethod
     def dual_loss(log_alpha: jax.Array, entropy: jax.Array, target_entropy: Scalar) -> Loss:

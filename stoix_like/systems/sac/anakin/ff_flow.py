@@ -31,7 +31,7 @@ from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.flows import Flow, nearest_neighbour_entropy
 from stoix_like.systems.parts.target import SoftTarget
 from stoix_like.systems.sac.anakin import ff_sac
-from stoix_like.systems.sac.sac_types import SACOptStates, SACParams
+from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.jax_utils import append_dims
 from stoix_like.utils.replay import Batch
 
@@ -67,17 +67,8 @@ class FlowSAC(ff_sac.SAC[Config]):
         """The range of actions."""
         return action_range(self.action_space)
 
-    def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        actor_key, q_key = jax.random.split(key)
-        action = jnp.zeros((len(jax.tree.leaves(observation)[0]), *self.action_space.shape))
-        actor_params = self.flow.init(actor_key, observation, action)
-        q_params = self.critics.init(q_key, *self.critic_input(observation, action))
-        log_alpha = self.config.temperature.init()
-        params = SACParams(actor_params, self.target.init(q_params), log_alpha)
-        opt_states = SACOptStates(
-            self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
-        )
-        return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
+    def init_actor(self, key: jax.Array, observation: Observation, action: jax.Array) -> PyTree:
+        return self.flow.init(key, observation, action)
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
         """Return the mode of the policy: of several actions, always from the same noise, the one nearest to others."""

@@ -35,7 +35,7 @@ from stoix_like.systems.parts.chunks import ChunkedReplay
 from stoix_like.systems.parts.conservatism import SampledConservatism, SampledPenalty, make_sampled_penalty, no_penalty
 from stoix_like.systems.parts.exploration import persist_noise_keys
 from stoix_like.systems.parts.normalizer import ReplayNormalisation
-from stoix_like.systems.parts.optimiser import Gradients, make_optimiser
+from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.symmetry import SymmetryConfig
 from stoix_like.systems.parts.target import SoftTarget
@@ -92,9 +92,9 @@ class SAC(OffPolicyActorCritic[ConfigT]):
     penalty: SampledPenalty = no_penalty
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:
-        actor_key, q_key, action_key = jax.random.split(key, 3)
-        actor_params = self.actor.init(actor_key, observation)
-        action = self.actor.apply(actor_params, observation).sample(seed=action_key)
+        actor_key, q_key = jax.random.split(key)
+        action = jnp.zeros((len(jax.tree.leaves(observation)[0]), *self.action_space.shape))
+        actor_params = self.init_actor(actor_key, observation, action)
         q_params = self.critics.init(q_key, *self.critic_input(observation, action))
         log_alpha = self.config.temperature.init()
         params = SACParams(actor_params, self.target.init(q_params), log_alpha)
@@ -102,6 +102,10 @@ class SAC(OffPolicyActorCritic[ConfigT]):
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
         )
         return OffPolicyShared(params, opt_states, jnp.zeros((), jnp.int32))
+
+    def init_actor(self, key: jax.Array, observation: Observation, action: jax.Array) -> PyTree:
+        """Initialise the policy for observations and actions `[N, ...]`."""
+        return self.actor.init(key, observation)
 
     def pi(self, params: SACParams, observation: Observation) -> Distribution:
         return self.actor.apply(params.actor_params, observation)
@@ -149,10 +153,13 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         """Update the policy, and the temperature towards the target entropy."""
         loss = partial(self.actor_loss, params=shared.params, batch=batch, key=key)
         shared, metrics = self.actor_step(shared, loss)
-        params, opt_states = shared.params, shared.opt_states
-        entropy, target_entropy = metrics["entropy"], self.target_entropy(batch.observation)
-        log_alpha, alpha_opt_state, alpha_metrics = self.config.temperature.improve(
-            self.alpha_optim, self.axes, params.log_alpha, opt_states.alpha_opt_state, entropy, target_entropy
+        params, opt_states, temperature = shared.params, shared.opt_states, self.config.temperature
+        if not temperature.autotune:
+            return shared, metrics
+        target_entropy = self.target_entropy(batch.observation)
+        dual_loss = partial(temperature.dual_loss, entropy=metrics["entropy"], target_entropy=target_entropy)
+        log_alpha, alpha_opt_state, alpha_metrics = gradient_step(
+            dual_loss, self.alpha_optim, self.axes, params.log_alpha, opt_states.alpha_opt_state
         )
         params, opt_states = params._replace(log_alpha=log_alpha), opt_states._replace(alpha_opt_state=alpha_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics | alpha_metrics
