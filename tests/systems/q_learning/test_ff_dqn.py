@@ -11,8 +11,8 @@ from stoix_like.schema import replace_values
 from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.parts.target import PeriodicTarget
 from stoix_like.systems.q_learning.anakin import ff_dqn
+from stoix_like.systems.q_learning.anakin.ff_dqn import QShared
 from stoix_like.systems.q_learning.anakin.ff_iqn import stratified_levels
-from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch
 from support.algorithms import make_algorithm

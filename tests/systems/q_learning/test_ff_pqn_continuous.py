@@ -8,7 +8,7 @@ import pytest
 
 from stoix_like.base_types import ActorCriticParams, Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.systems.on_policy.actor_critic import OnPolicyShared
-from stoix_like.systems.q_learning.q_types import ContinuousPQNTransition
+from stoix_like.systems.q_learning.anakin.ff_pqn_continuous import ContinuousPQNTransition
 from support.algorithms import make_algorithm
 from support.compiled import run
 from support.off_policy_runs import timestep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from stoix_like.base_types import (
     Loss,
     Metrics,
     Observation,
+    OnlineAndTarget,
     PyTree,
     RolloutState,
     SystemConfig,
@@ -32,7 +33,6 @@ from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.mpo.actions import check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, make_dual_optimiser, positive
-from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, OffPolicyShared, make_critics, make_parts
 from stoix_like.systems.parts.action_vectors import as_vector
 from stoix_like.systems.parts.exploration import persist_noise_keys
@@ -71,6 +71,22 @@ class Config(SystemConfig):
     action_penalty: bool  # whether actions out of bounds count as worse the further out they are (MO-MPO)
     # Bound on the divergence of the actions weighted by this penalty from the sampled ones, in nats.
     epsilon_penalty: Annotated[float, above(0.0)]
+
+
+class MPOParams(NamedTuple):
+    """Parameters of the policy and the critic, with their targets, and the duals."""
+
+    actor_params: OnlineAndTarget
+    q_params: OnlineAndTarget
+    duals: Duals
+
+
+class MPOOptStates(NamedTuple):
+    """Optimiser states of policy, critic and duals."""
+
+    actor_opt_state: PyTree
+    q_opt_state: PyTree
+    dual_opt_state: PyTree
 
 
 @dataclass(frozen=True)

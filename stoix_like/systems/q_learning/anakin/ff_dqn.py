@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,6 @@ from stoix_like.systems.parts.epsilon_greedy import GREEDY, NEVER_RANDOM, Epsilo
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.parts.target import PeriodicTarget
-from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
 from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make_replay, with_clipped_rewards
 
@@ -69,6 +68,15 @@ class Config(BaseConfig):
 
     conservatism: Conservatism
     huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
+
+
+class QShared(NamedTuple):
+    """The shared state of the agent: parameters, optimiser state, updates so far, and what options need, by name."""
+
+    params: OnlineAndTarget
+    opt_state: PyTree
+    updates: jax.Array
+    parts: PyTree = ()
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,6 @@ from stoix_like.systems.on_policy.actor_critic import OnPolicyLocal, OnPolicySha
 from stoix_like.systems.on_policy.epochs import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.parts.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
-from stoix_like.systems.q_learning.q_types import ContinuousPQNTransition
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import squared_or_huber
 from stoix_like.utils.multistep import batch_lambda_returns
@@ -79,6 +78,15 @@ class Config(SystemConfig):
     max_action_change: Annotated[float, at_least(0.0)]
     # Weight of the penalty of larger changes, in units of scaled reward.
     change_penalty: Annotated[float, at_least(0.0)]
+
+
+class ContinuousPQNTransition(NamedTuple):
+    """Steps `[B, ...]` with the action of the behaviour policy without its noise, and lambda-returns as targets."""
+
+    observation: Observation
+    action: jax.Array
+    policy_action: jax.Array
+    target: jax.Array
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts import recurrent
 from stoix_like.systems.parts.epsilon_greedy import GREEDY, choose_action
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.accelerate.columns import argmax
 from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.platform import on_cpu
@@ -72,7 +71,7 @@ class Config(ff_dqn.BaseConfig):
 class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
     """DQN on sequences, with a recurrent network."""
 
-    def act(self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
+    def act(self, shared: ff_dqn.QShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""
         epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         params, timestep = shared.params.online, state.timestep
@@ -80,7 +79,7 @@ class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
         carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
         return carry, choose_action(pi, epsilon, key), state.carry
 
-    def inspect(self, shared: QShared, observation: Observation) -> NetworkOutputs:
+    def inspect(self, shared: ff_dqn.QShared, observation: Observation) -> NetworkOutputs:
         """Return the greedy policy, and the action values of first observations `[B, ...]`, in units of return."""
         pi = recurrent.first_output(self.network, shared.params.online, observation, head_kwargs=GREEDY)
         return NetworkOutputs(pi, mask_logits(self.scale.apply_inv(pi.preferences), observation.action_mask))
