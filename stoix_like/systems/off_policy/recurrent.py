@@ -149,7 +149,6 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         return agent._replace(local=agent.local._replace(critic_hidden_state=critic_state))
 
     def init_carry(self, num_envs: int) -> PyTree:
-        """Return the state of the policy at the start of an episode."""
         return self.actor.cells.initialize_carry(num_envs)
 
     def act(self, shared: PyTree, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
@@ -174,7 +173,6 @@ class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):
         return super().observe(agent, trajectory._replace(transitions=steps))
 
     def draw(self, buffer: PyTree, key: jax.Array) -> PyTree:
-        """Draw sequences from the replay buffer."""
         return self.replay.sample(buffer, key, 1.0)
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:

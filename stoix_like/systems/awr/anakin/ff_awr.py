@@ -74,8 +74,6 @@ class AWR(ff_a2c.A2C[Config]):
         return super().observations(agent, trajectory._replace(transitions=windows), key)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""
-
         def step(shared: PyTree, sample_key: jax.Array, step_key: jax.Array) -> tuple[PyTree, Metrics]:
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
             _, batch, _ = self.targets(Agent(unpack(shared), OnPolicyLocal()), windows, step_key)

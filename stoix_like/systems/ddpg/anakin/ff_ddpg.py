@@ -73,7 +73,6 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
     smooth: Smoothing
 
     def init_carry(self, num_envs: int) -> PyTree:
-        """Return the carry of the noise at the start of an episode."""
         return self.noise.init_carry(num_envs)
 
     def init_shared(self, key: jax.Array, observation: Observation) -> OffPolicyShared:

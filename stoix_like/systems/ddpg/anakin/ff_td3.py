@@ -56,7 +56,6 @@ class TD3(ff_ddpg.DDPG[Config]):
         return make_behaviour(self.config.behaviour, self.actions.unit, self.axes)
 
     def critic_loss(self, q_params: PyTree, params: DDPGParams, batch: Batch, key: jax.Array) -> Loss:
-        """Compute squared errors to the minimum of the target critics."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         q_t = self.behaviour.target(
             self.q_values(params.q_params.target, batch.next_observation, action), action, batch

@@ -127,7 +127,6 @@ class Disco103(Algorithm):
         return state.carry, action, (action, pi.logits)
 
     def inspect(self, shared: DiscoShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the action values of observations `[B, ...]`."""
         predictions = self.network.apply(shared.params.online, observation)
         return NetworkOutputs(predictions.policy, mask_logits(self.values(predictions), observation.action_mask))
 
@@ -145,8 +144,6 @@ class Disco103(Algorithm):
         return self.replay.sample(agent.local, key, 1.0).observations
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch of trajectories, and average their metrics."""
-
         def step(shared: DiscoShared, sample_key: jax.Array, step_key: jax.Array) -> tuple[DiscoShared, Metrics]:
             return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0))
 

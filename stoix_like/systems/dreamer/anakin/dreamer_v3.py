@@ -133,7 +133,6 @@ class Dreamer(Algorithm):
         return NetworkOutputs(pi, self.critic.apply(shared.params.critic_params, latent.features).mean())
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Add the rollout to the replay buffer."""
         return agent._replace(local=self.replay.add(agent.local, trajectory))
 
     def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:

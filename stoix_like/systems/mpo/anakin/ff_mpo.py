@@ -112,7 +112,6 @@ class MPO(OffPolicyActorCritic[Config]):
         return self.actor.apply(params.actor_params.online, observation)
 
     def value(self, params: MPOParams, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the values of actions."""
         return self.q_value(params.q_params.online, observation, action)
 
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:

@@ -122,7 +122,6 @@ class BC(Algorithm, Generic[ConfigT]):
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def inspect(self, shared: CloningShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy for observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         return NetworkOutputs(self.network.apply(shared.params, observation), None)
 

@@ -56,7 +56,6 @@ class RecurrentBC(recurrent.RecurrentStart, bc.BC[Config]):
         return carry, pi.mode() if greedy else pi.sample(seed=key), state.carry
 
     def inspect(self, shared: bc.CloningShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy for first observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         return NetworkOutputs(recurrent.first_output(self.network, shared.params, observation), None)
 
@@ -64,7 +63,6 @@ class RecurrentBC(recurrent.RecurrentStart, bc.BC[Config]):
         return jax.tree.map(partial(merge_leading_dims, num_dims=2), self.draw(agent.local, key).steps.observation)
 
     def draw(self, local: PyTree, key: jax.Array) -> SequenceBatch:
-        """Draw a batch of sequences."""
         return self.replay.sample(local, key, 1.0)
 
     def loss(self, params: PyTree, batch: SequenceBatch, statistics: PyTree) -> Loss:

@@ -131,7 +131,6 @@ class ContinuousPQN(Algorithm):
         return jnp.asarray(self.config.at(shared.updates, self.num_updates).exploration_noise)
 
     def inspect(self, shared: OnPolicyShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy, and the values of its actions."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
         return NetworkOutputs(pi, jnp.mean(self.q(shared.params.critic_params, observation, pi.mode()), axis=-1))

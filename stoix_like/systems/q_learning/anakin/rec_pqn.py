@@ -69,14 +69,12 @@ class RecurrentPQN(recurrent.RecurrentStart, ff_pqn.PQN):
     """PQN on sequences; every gradient step unrolls its minibatch from the states of the behaviour policy."""
 
     def act(self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
-        """Choose the greedy action, or a random one with probability epsilon."""
         epsilon = self.config.exploration.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         inputs = state.timestep.observation, state.timestep.starts_episode
         carry, pi = recurrent.step(self.network, shared.params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
         return carry, choose_action(pi, epsilon, key), ()
 
     def inspect(self, shared: ff_pqn.PQNShared, observation: Observation) -> NetworkOutputs:
-        """Return the greedy policy, and the action values of first observations `[B, ...]`."""
         pi = recurrent.first_output(self.network, shared.params, observation, head_kwargs=GREEDY)
         return NetworkOutputs(pi, _masked(pi, observation))
 

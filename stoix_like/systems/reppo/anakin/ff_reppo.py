@@ -109,13 +109,11 @@ class REPPO(Algorithm):
         return Agent(shared, self.reward_normalizer.init_returns(len(timestep.reward)))
 
     def act(self, shared: REPPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
-        """Choose an action for each environment."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def inspect(self, shared: REPPOShared, observation: Observation) -> NetworkOutputs:
-        """Return the policy, and the mean values of its modes."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
         return NetworkOutputs(pi, self.value(shared.params.q_params, observation, pi.mode()))
@@ -125,7 +123,6 @@ class REPPO(Algorithm):
         return self.output(q_params, observation, action)[0]
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Learn from one rollout, in several epochs of minibatches."""
         target_key, key = jax.random.split(key)
         steps = trajectory.transitions
         reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)

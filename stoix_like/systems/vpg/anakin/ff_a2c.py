@@ -75,7 +75,6 @@ class A2C(OnPolicyActorCritic[ConfigT]):
     """A2C: one step along the policy gradient per rollout."""
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Learn from one rollout."""
         agent, batch, metrics = self.targets(agent, trajectory, key)
         shared, others = self.improve(agent.shared, batch, key)
         return self.finish(Agent(shared, agent.local), trajectory), metrics | others
