@@ -36,8 +36,7 @@ COMMAND_LINE = "stoix_like.cli", "launch"
 class Algorithm(ABC):
     """An algorithm with its hyperparameters, networks and optimisers; its methods are the functions of a `System`."""
 
-    # `System.dream` of a model that draws observations.
-    dream: ClassVar[Callable[..., Dream] | None] = None
+    dream: ClassVar[Callable[..., Dream] | None] = None  # `System.dream` of a model that draws observations
 
     @abstractmethod
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:

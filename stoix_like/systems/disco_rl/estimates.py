@@ -26,8 +26,7 @@ class EstimatesConfig(Part):
     """Hyperparameters of the estimates."""
 
     retrace_lambda: Annotated[float, between(0.0, 1.0)]  # decay of the traces of the action values, in [0, 1]
-    # Decay of the running moments that normalise advantages, per gradient step, in [0, 1).
-    moments_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    moments_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the moments per gradient step
 
 
 class Moments(NamedTuple):

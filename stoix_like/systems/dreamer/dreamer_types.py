@@ -56,10 +56,8 @@ class LaPropConfig(Part):
     """Hyperparameters of the optimiser."""
 
     lr: Annotated[float, above(0.0)]  # learning rate of all networks
-    # Gradient steps over which the learning rate grows linearly to `lr`.
-    lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]
-    # Largest norm of the gradient of an array of parameters, in units of the norm of the array.
-    max_relative_norm: Annotated[float, above(0.0)]
+    lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]  # gradient steps over which the rate grows linearly to `lr`
+    max_relative_norm: Annotated[float, above(0.0)]  # largest norm of an array's gradient, in norms of the array
     momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the mean of the gradients
     rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the mean of the squared gradients
 

@@ -60,16 +60,13 @@ class Imagined(NamedTuple):
 class WorldModelConfig(Part):
     """Hyperparameters of the world model."""
 
-    # KL divergence of the random part, in nats, below which the losses do not reduce it.
-    free_nats: Annotated[float, at_least(0.0)]
-    # Share of the uniform distribution in the distributions of the random part.
-    uniform_mix: Annotated[float, between(0.0, 1.0)]
+    free_nats: Annotated[float, at_least(0.0)]  # KL of the random part, in nats, below which losses do not reduce it
+    uniform_mix: Annotated[float, between(0.0, 1.0)]  # share of the uniform distribution in the random part
     reconstruction_coef: Annotated[float, at_least(0.0)]  # weight of the loss of reconstructed observations
     reward_coef: Annotated[float, at_least(0.0)]  # weight of the loss of rewards
     continue_coef: Annotated[float, at_least(0.0)]  # weight of the loss of continuations
     dynamics_coef: Annotated[float, at_least(0.0)]  # weight of the loss that trains the prior towards the posterior
-    # Weight of the loss that trains the posterior towards the prior.
-    representation_coef: Annotated[float, at_least(0.0)]
+    representation_coef: Annotated[float, at_least(0.0)]  # likewise, of the posterior towards the prior
 
 
 class _Networks(nn.Module):

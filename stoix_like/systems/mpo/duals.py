@@ -31,18 +31,15 @@ _LOWEST = -18.0
 class DualConfig(Part):
     """Hyperparameters of the bounds; mean and deviation have bounds in normal policies, squashed or not."""
 
-    # Bound on the divergence of the weighted actions from the target policy, in nats.
-    epsilon: Annotated[float, above(0.0)]
+    epsilon: Annotated[float, above(0.0)]  # bound on the divergence of the weighted actions from the target, in nats
     epsilon_policy: Annotated[float, above(0.0)]  # bound on the divergence of an update, in nats per entry of an action
     epsilon_mean: Annotated[float, above(0.0)]  # bound on the divergence by changed means, in nats per action dimension
-    # Bound on the divergence by changed standard deviations, in nats per action dimension.
-    epsilon_stddev: Annotated[float, above(0.0)]
+    epsilon_stddev: Annotated[float, above(0.0)]  # likewise by changed standard deviations
     init_temperature: Annotated[float, above(0.0)]
     init_alpha: Annotated[float, above(0.0)]  # initial Lagrange multiplier of `epsilon_policy`, per nat
     init_alpha_mean: Annotated[float, above(0.0)]  # initial Lagrange multiplier of `epsilon_mean`, per nat
     init_alpha_stddev: Annotated[float, above(0.0)]  # initial Lagrange multiplier of `epsilon_stddev`, per nat
-    # Adam learning rate of temperature and multipliers, before the softplus that keeps them positive.
-    dual_lr: Annotated[float, above(0.0)]
+    dual_lr: Annotated[float, above(0.0)]  # Adam learning rate of temperature and multipliers, before the softplus
 
     def init(self, pi: Distribution, penalised: bool = False) -> Duals:
         """Return the initial temperature and multipliers; `penalised`: with a temperature of a penalty."""

@@ -64,8 +64,7 @@ class ReplayedSequences(NamedTuple):
 
     observation: Observation  # `[W, B, ...]`
     is_first: jax.Array  # `[W, B]` bool, whether an observation is the first of its episode
-    # `[W, B, ...]`, the true successors; None where they are the observations that follow.
-    next_observation: Observation | None
+    next_observation: Observation | None  # `[W, B, ...]`, the true successors; None: the observations that follow
     states: ActorCriticHiddenStates  # `[B, H]`, the states of policy and critics before the first step
 
 

@@ -87,10 +87,8 @@ Added = tuple[PyTree, PyTree, jax.Array, Metrics]
 class Intrinsic(NamedTuple):
     """Functions of an intrinsic reward."""
 
-    # `(key, time step) -> state`, shared by all shards.
-    init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()
-    # `(num_envs) -> memory` of one shard: `[N]`, discounted intrinsic returns so far.
-    init_memory: Callable[[int], PyTree] = lambda num_envs: ()
+    init: Callable[[jax.Array, TimeStep], PyTree] = lambda key, timestep: ()  # `(key, time step) -> state`, shared
+    init_memory: Callable[[int], PyTree] = lambda num_envs: ()  # `(num_envs) -> memory [N]`, discounted returns so far
     add: Callable[..., Added] = lambda state, memory, steps, advantage, key: (state, memory, advantage, {})
 
 

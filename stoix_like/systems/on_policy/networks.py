@@ -38,8 +38,7 @@ class Values(NamedTuple):
     obs: PyTree  # `[T, N]`, the inputs of the networks
     v_tm1: jax.Array  # `[T, N]`, values of the observations acted on
     v_t: jax.Array  # `[T, N]`, values of their true successors
-    # `[T / L, N, H]`, the states of a recurrent critic after every L steps, a sequence; `()` without cells.
-    states: PyTree = ()
+    states: PyTree = ()  # `[T / L, N, H]`, states of a recurrent critic after every L steps; `()` without cells
 
 
 @dataclass(frozen=True)

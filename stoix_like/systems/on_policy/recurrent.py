@@ -43,8 +43,7 @@ NETWORK_HEADS: Mapping[str, HeadRequirement] = {
 class LearnedSequences(Part):
     """Hyperparameters of the sequences of rollouts that gradients flow through."""
 
-    # Steps per sequence, a divisor of `rollout_length`; None: the whole rollout.
-    sequence_length: Annotated[int | None, between(1, INT32_MAX)] = None
+    sequence_length: Annotated[int | None, between(1, INT32_MAX)] = None  # steps per sequence; None: the whole rollout
 
     @property
     def reads_successors(self) -> bool:

@@ -19,10 +19,8 @@ from stoix_like.utils.replay import Batch
 class BehaviourDistance(Part):
     """Hyperparameters of the distance to the actions of the data, in units of half the action range."""
 
-    # Weight of the squared distance of the policy's action to the recorded one.
-    bc_coef: Annotated[float | None, above(0.0)] = None
-    # Weight of this distance at the successor, subtracted from targets; None: off.
-    critic_bc_coef: Annotated[float | None, above(0.0)] = None
+    bc_coef: Annotated[float | None, above(0.0)] = None  # weight of the squared distance to the recorded action
+    critic_bc_coef: Annotated[float | None, above(0.0)] = None  # its weight at the successor, in targets; None: off
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Refuse distances to actions that are not known."""

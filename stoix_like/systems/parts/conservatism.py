@@ -31,8 +31,7 @@ class Conservatism(Part):
 class SampledConservatism(Conservatism):
     """Hyperparameters of conservative values of continuous actions."""
 
-    # Actions drawn from each of three distributions, to estimate the penalty.
-    cql_actions: Annotated[int, between(1, INT32_MAX)] = 10
+    cql_actions: Annotated[int, between(1, INT32_MAX)] = 10  # actions drawn from each of three distributions
 
 
 SampledPenalty = Callable[..., jax.Array]

@@ -43,11 +43,9 @@ def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> 
 class ExplorationNoise(Part):
     """Hyperparameters of the noise of a deterministic policy."""
 
-    # Standard deviation of the exploration noise, in units of half the action range.
-    exploration_noise: Annotated[float, at_least(0.0)]
+    exploration_noise: Annotated[float, at_least(0.0)]  # standard deviation of the noise, in half action ranges
     max_exploration_noise: Annotated[float | None, at_least(0.0)] = None  # largest standard deviation, likewise
-    # Correlation of the exploration noise between successive steps.
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]  # correlation of the noise between successive steps
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check the order of the scales."""

@@ -25,8 +25,7 @@ RATE = "rate_factor"
 class KLRate(Part):
     """Hyperparameters of learning rates that follow the divergence from the behaviour policy."""
 
-    # Divergence from the behaviour policy that the learning rates adapt to, in nats; None for rates that do not adapt.
-    desired_kl: Annotated[float | None, above(0.0)] = None
+    desired_kl: Annotated[float | None, above(0.0)] = None  # divergence to adapt learning rates to, in nats; None: off
     min_lr: Annotated[float, above(0.0)] = 1e-5  # smallest rate of the actor while it adapts
     max_lr: Annotated[float, above(0.0)] = 1e-2  # largest rate of the actor, likewise
 

@@ -36,8 +36,7 @@ class Normalizer(NamedTuple):
     """Normalisation of the `agent_view` of observations; bytes, which are pixels, pass through."""
 
     init: Callable[[Observation], PyTree]  # `(observation [N, ...]) -> state`, empty statistics
-    # `(state, observation [T, N, ...]) -> state`, merges the batch of all shards.
-    update: Callable[[PyTree, Observation], PyTree]
+    update: Callable[[PyTree, Observation], PyTree]  # `(state, observation [T, N, ...]) -> state`, merges all shards
     apply: Callable[[PyTree, Observation], Observation]  # `(state, observation [..., ...]) -> observation`
 
 
@@ -126,8 +125,7 @@ class ReturnScaler(NamedTuple):
     """Division of replayed rewards by a scale of the discounted return."""
 
     init: Callable[[], PyTree]  # `() -> statistics`, empty statistics, shared by all shards
-    # `(num_envs) -> returns`, the discounted returns of the episodes under way, of one shard.
-    init_returns: Callable[[int], PyTree]
+    init_returns: Callable[[int], PyTree]  # `(num_envs) -> returns` of the episodes under way, of one shard
     # `(statistics, returns, transitions [T, N]) -> (statistics, returns)`, merges the batch of all shards.
     update: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]]
     apply: Callable[[PyTree, jax.Array], jax.Array]  # `(statistics, reward) -> reward`
@@ -137,10 +135,8 @@ class ReturnScaler(NamedTuple):
 class ReplayNormalisation(Part):
     """Normalisation of what a replay buffer stores as it is."""
 
-    # Whether observations are normalised by their running mean and standard deviation, at least `MIN_STD_OF_DATA`.
-    normalize_observations: bool = False
-    # Whether rewards are divided by a running scale of the discounted return when they are replayed.
-    normalize_rewards: bool = False
+    normalize_observations: bool = False  # whether to normalise observations; deviations are at least `MIN_STD_OF_DATA`
+    normalize_rewards: bool = False  # whether replayed rewards are divided by a running scale of the return
     max_scaled_return: Annotated[float, above(0.0)] = 5.0  # bound of the magnitude of returns of scaled rewards
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:

@@ -38,11 +38,9 @@ class Gradients(Part):
     # Whether learning rates decay linearly to zero over the run; or to this share of them.
     decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
     max_grad_norm: Annotated[float | None, above(0.0)]  # largest global norm of the gradients of each optimiser
-    # Constant that Adam adds to the root mean square of the gradients, in their units.
-    adam_eps: Annotated[float, above(0.0)] = 1e-8
+    adam_eps: Annotated[float, above(0.0)] = 1e-8  # constant that Adam adds to the root mean square gradient
     optimiser: Annotated[str, one_of("adam", "radam", "adamw", "muon")] = "adam"  # `adam`, `radam`, `adamw` or `muon`
-    # Decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
-    weight_decay: Annotated[float, at_least(0.0)] = 0.0
+    weight_decay: Annotated[float, at_least(0.0)] = 0.0  # of weight matrices, times the learning rate; `adamw`, `muon`
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the optimiser has a weight decay if one is set."""

@@ -19,12 +19,10 @@ from stoix_like.schema import Part, Range, above, between
 class ReturnScaleConfig(Part):
     """Hyperparameters of the scale of advantages."""
 
-    # Decay of the percentiles of returns, per gradient step.
-    return_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    return_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # decay of the percentiles per gradient step
     return_percentile_low: Annotated[float, between(0.0, 100.0)]  # the lower one, in percent
     return_percentile_high: Annotated[float, between(0.0, 100.0)]  # the upper one, in percent
-    # Smallest distance of the percentiles that advantages are divided by.
-    min_return_range: Annotated[float, above(0.0)]
+    min_return_range: Annotated[float, above(0.0)]  # smallest distance that advantages are divided by
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check the order of the percentiles."""

@@ -52,8 +52,7 @@ class SymmetryConfig(Part):
 class Mirror(NamedTuple):
     """Functions of a symmetry; identities without one."""
 
-    # `(replay) -> replay`, which returns half of its samples as their mirror images.
-    replay: Callable[[Replay], Replay] = lambda replay: replay
+    replay: Callable[[Replay], Replay] = lambda replay: replay  # `(replay) -> replay`, with images for half the samples
     # `(steps [T, N], raw observations, normalise) -> steps`, with the normalised mirror images of the observations.
     pair: Callable[..., Any] = lambda steps, observation, normalize: steps
     join: Callable[[Any], Any] = lambda minibatch: minibatch  # appends the mirror images to a minibatch: `[2 B]`

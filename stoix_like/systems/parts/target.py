@@ -27,8 +27,7 @@ class PeriodicTarget(Part):
     """Hyperparameters of target parameters that follow softly, or by a copy in every period."""
 
     tau: Annotated[float, between(0.0, 1.0)]  # Polyak step size of the target parameters (soft update)
-    # Gradient steps between two copies of the online parameters to the target parameters (hard update).
-    target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
+    target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None  # gradient steps per copy (hard update)
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the target network follows."""
@@ -49,10 +48,8 @@ class PeriodicTarget(Part):
 class TargetParameters(NamedTuple):
     """Slowly updated copies of parameters."""
 
-    # `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
-    init: Callable[[PyTree], OnlineAndTarget]
-    # `(params) -> params`, after a gradient step on the online parameters.
-    update: Callable[[OnlineAndTarget], OnlineAndTarget]
+    init: Callable[[PyTree], OnlineAndTarget]  # `(online) -> params`, with copies: one buffer cannot be donated twice
+    update: Callable[[OnlineAndTarget], OnlineAndTarget]  # `(params) -> params`, after a step on the online ones
 
 
 NO_TARGET = TargetParameters(lambda online: OnlineAndTarget(online, ()), lambda params: params)

@@ -29,8 +29,7 @@ class TeacherConfig(Part):
 class Kickstarting(TeacherConfig):
     """Hyperparameters of a policy that learns from a teacher in addition to its rewards."""
 
-    # Weight of the cross-entropy of the teacher's actions, in nats, in the first update.
-    teacher_coef: Annotated[float, at_least(0.0)] = 1.0
+    teacher_coef: Annotated[float, at_least(0.0)] = 1.0  # initial weight of the teacher's cross-entropy, in nats
     final_teacher_coef: Annotated[float, at_least(0.0)] = 0.0  # this weight at the end of the run, changed linearly
 
     def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
@@ -46,8 +45,7 @@ class Kickstarting(TeacherConfig):
 class Teacher(NamedTuple):
     """The policy of another run."""
 
-    # `(params, observation [B, ...]) -> distribution`, of raw observations.
-    policy: Callable[[PyTree, Observation], Distribution]
+    policy: Callable[[PyTree, Observation], Distribution]  # `(params, raw observation [B, ...]) -> distribution`
     params: PyTree  # what it acts with
     action_space: Space  # the space of its actions
 

@@ -34,8 +34,7 @@ class SACOptStates(NamedTuple):
 class TargetCritics(Part):
     """Hyperparameters of the targets of an ensemble of critics."""
 
-    # Critics drawn at random per gradient step; their minimum is the target.
-    num_target_critics: Annotated[int, between(1, 1000)]
+    num_target_critics: Annotated[int, between(1, 1000)]  # critics drawn per step; their minimum is the target
 
     def check(self, config: Any, num_envs: int, num_shards: int) -> None:
         """Check that there are as many critics as the target needs."""

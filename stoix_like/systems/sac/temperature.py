@@ -69,8 +69,7 @@ class Temperature(Part):
 class DiscreteTemperature(Temperature):
     """Temperature of discrete actions, whose entropy is never negative."""
 
-    # Target entropy as a fraction of the uniform policy's entropy over the legal actions.
-    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]  # share of the uniform policy's entropy
 
     def target_entropy(self, action_space: Any, observation: Observation) -> Scalar:
         """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""

@@ -24,8 +24,7 @@ class Found(NamedTuple):
 
     candidates: jax.Array | None  # `[..., K, *action]`, the actions considered; None for all discrete ones
     weights: jax.Array  # `[..., K]`, their probabilities
-    # `[...]` of the state; in the replay buffer, the bootstrap value of its true successor.
-    value: jax.Array
+    value: jax.Array  # `[...]` of the state; in the replay buffer, the bootstrap value of its true successor
 
 
 class Candidates(NamedTuple):

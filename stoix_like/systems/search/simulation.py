@@ -50,8 +50,7 @@ class Node(NamedTuple):
 
     state: PyTree  # of the model, with the data of PRNG keys in place of the keys
     actions: jax.Array | None
-    # `[N]`, what all that follows is worth once the episode is over.
-    beyond: jax.Array
+    beyond: jax.Array  # `[N]`, what all that follows is worth once the episode is over
 
 
 class Simulation(NamedTuple):

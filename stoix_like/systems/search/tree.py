@@ -33,18 +33,15 @@ class SearchConfig(Part):
     evaluation_simulations: Annotated[int, between(0, 2**16)]  # simulations per step of an evaluation
     max_depth: Annotated[int | None, between(1, 2**16)]  # largest depth of a simulation, in actions
     search_method: Annotated[str, one_of("gumbel", "puct")]
-    # Actions of the root that simulations start with (Gumbel).
-    num_considered_actions: Annotated[int, between(1, 2**16)]
+    num_considered_actions: Annotated[int, between(1, 2**16)]  # actions of the root to start with (Gumbel)
     gumbel_scale: Annotated[float, at_least(0.0)]  # scale of the noise that selects them
     value_scale: Annotated[float, above(0.0)]  # weight of values against the prior (Gumbel, sigma's c_scale)
-    # Added to the largest visit count in this weight (Gumbel, sigma's c_visit).
-    maxvisit_init: Annotated[float, at_least(0.0)]
+    maxvisit_init: Annotated[float, at_least(0.0)]  # added to the largest visit count there (Gumbel, c_visit)
     dirichlet_fraction: Annotated[float, between(0.0, 1.0)]  # share of noise in the prior of the root
     dirichlet_alpha: Annotated[float, above(0.0)]  # concentration of this noise (PUCT)
     pb_c_init: Annotated[float, at_least(0.0)]  # weight of the prior against values (PUCT)
     pb_c_base: Annotated[float, above(0.0)]  # visits after which this weight grows (PUCT)
-    # Temperature of the visits that an action of training is drawn by (PUCT).
-    search_temperature: Annotated[float, Range(0.0, 1e6, without_low=True)]
+    search_temperature: Annotated[float, Range(0.0, 1e6, without_low=True)]  # temperature of visits, in training (PUCT)
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the depth can be reached."""

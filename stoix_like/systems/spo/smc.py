@@ -27,12 +27,10 @@ class SMCConfig(Part):
     num_particles: Annotated[int, between(2, 2**16)]  # particles per step of training, K
     evaluation_particles: Annotated[int, between(0, 2**16)]  # particles per step of an evaluation
     search_depth: Annotated[int, between(1, 2**12)]  # steps of each particle
-    # Decay of the temporal differences that make up a particle's advantage, in [0, 1].
-    search_lambda: Annotated[float, between(0.0, 1.0)]
+    search_lambda: Annotated[float, between(0.0, 1.0)]  # decay of temporal differences in a particle's advantage
     resampling: Annotated[str, one_of("period", "ess")]  # `period`: every `resample_period` steps; `ess`
     resample_period: Annotated[int, between(1, 2**12)]  # steps between two resamplings
-    # Effective sample size below which particles are resampled, as a share of their number.
-    resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]
+    resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]  # smallest effective share of the particles
 
     @property
     def resamples(self) -> bool:
@@ -66,8 +64,7 @@ class Particles(NamedTuple):
     root: jax.Array  # the initial particle that took this one's first action
     log_weight: jax.Array  # logarithm of the weight, up to a constant
     advantage: jax.Array  # of the actions so far, in units of scaled reward
-    # The same without the selection of resampling: the sum of what was gained in this place, whoever took it.
-    unselected: jax.Array
+    unselected: jax.Array  # the same without the selection of resampling: what was gained in this place
     going: jax.Array  # bool, whether the episode has not ended
 
 

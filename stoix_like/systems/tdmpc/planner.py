@@ -31,8 +31,7 @@ class PlannerConfig(Part):
     num_elites: Annotated[int, between(1, 2**20)]  # the best sequences, which the next iteration samples around
     min_std: Annotated[float, above(0.0)]  # least standard deviation of samples, in units of half the action range
     max_std: Annotated[float, above(0.0)]  # the largest, and the initial one
-    # Weights of elites are exp(planning_temperature * value), up to a factor.
-    planning_temperature: Annotated[float, at_least(0.0)]
+    planning_temperature: Annotated[float, at_least(0.0)]  # weights of elites are exp(planning_temperature * value)
 
     def check(self, config: SystemConfig, num_envs: int, num_shards: int) -> None:
         """Check that the parts are not larger than the whole."""

@@ -53,8 +53,7 @@ class Config(SystemConfig):
     symmetry: SymmetryConfig
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
-    # Gradient steps of the critics per step of the policy and, but for FastTD3, of all target parameters.
-    policy_frequency: Annotated[int, between(1, INT32_MAX)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]  # critic steps per step of the policy and of the targets
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
 

@@ -22,8 +22,7 @@ from stoix_like.utils.replay import Batch
 class TargetSmoothing(Part):
     """Hyperparameters of target policy smoothing."""
 
-    # Standard deviation of the target policy noise, in units of half the action range.
-    policy_noise: Annotated[float, at_least(0.0)]
+    policy_noise: Annotated[float, at_least(0.0)]  # standard deviation of the target noise, in half action ranges
     noise_clip: Annotated[float, at_least(0.0)]  # largest absolute value of this noise, likewise
 
 

@@ -78,8 +78,7 @@ class Config(SystemConfig):
     lr: Annotated[float, above(0.0)]  # Adam learning rate
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
-    # Largest magnitude of Adam's step, before the learning rate multiplies it.
-    max_abs_update: Annotated[float, above(0.0)]
+    max_abs_update: Annotated[float, above(0.0)]  # largest magnitude of Adam's step, before the learning rate
     gradients: AdamGradients
     policy_coef: Annotated[float, at_least(0.0)]  # weight of the divergence from the target of the policy
     y_coef: Annotated[float, at_least(0.0)]  # weight of the divergence of the prediction about the observation

@@ -61,8 +61,7 @@ class Config(ff_sac.BaseConfig):
     reward_scale: Literal[1] = 1
     energy: Annotated[str, one_of(*ENERGIES)]  # similarity of encodings, see `ENERGIES`
     symmetric: bool  # whether goals are to be told from the states and actions of the batch, too
-    # Weight of the squared log-sum-exp of the similarities of an action to all goals.
-    logsumexp_coef: Annotated[float, at_least(0.0)]
+    logsumexp_coef: Annotated[float, at_least(0.0)]  # weight of the squared log-sum-exps over all goals
 
 
 class Encoders(Network):

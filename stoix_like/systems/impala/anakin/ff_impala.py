@@ -26,8 +26,7 @@ class RMSPropGradients(Gradients):
 
     # By default RMSProp, as in the paper.
     optimiser: Annotated[str, one_of("rmsprop", "adam", "radam", "adamw", "muon")]
-    # Decay per step of the mean squared gradient (RMSProp), which starts at 0.
-    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]  # RMSProp: decay of the mean squared gradient
     rms_eps: Annotated[float, above(0.0)]  # constant added to the mean squared gradient (RMSProp)
 
 

@@ -62,15 +62,13 @@ class Config(SystemConfig):
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critic
     policy_frequency: Annotated[int, between(1, INT32_MAX)]  # gradient steps of the critic per step of the policy
-    # Correlation of the exploration noise between successive steps.
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]  # correlation of the noise between successive steps
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     num_samples: Annotated[int, between(2, 2**16)]  # actions of the target policy per observation
     retrace_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of the Retrace returns
     action_penalty: bool  # whether actions out of bounds count as worse the further out they are (MO-MPO)
-    # Bound on the divergence of the actions weighted by this penalty from the sampled ones, in nats.
-    epsilon_penalty: Annotated[float, above(0.0)]
+    epsilon_penalty: Annotated[float, above(0.0)]  # bound on the divergence of the weights by this penalty, in nats
 
 
 class MPOParams(NamedTuple):

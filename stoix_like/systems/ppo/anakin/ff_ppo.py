@@ -66,8 +66,7 @@ class Config(SystemConfig):
     normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
     normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]  # to mean 0 and deviation 1
-    # Whether V-trace corrects values and advantages where the behaviour policy is not the current one, as with Sebulba.
-    vtrace: bool = False
+    vtrace: bool = False  # whether V-trace corrects for the lag of the behaviour policy, as with Sebulba
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
     intrinsic_reward: IntrinsicReward
     kickstarting: Kickstarting

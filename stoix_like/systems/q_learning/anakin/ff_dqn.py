@@ -58,8 +58,7 @@ class BaseConfig(SystemConfig):
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate
-    # Magnitude to which rewards are clipped before they are stored, in units of reward.
-    max_abs_reward: Annotated[float, above(0.0)]
+    max_abs_reward: Annotated[float, above(0.0)]  # magnitude to which stored rewards are clipped, in units of reward
 
 
 @dataclass(frozen=True, kw_only=True)

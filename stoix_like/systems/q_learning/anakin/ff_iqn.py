@@ -26,12 +26,9 @@ class Config(ff_dqn.BaseConfig):
     network_heads: ClassVar = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUE_ANY_QUANTILES, ("num_quantiles", "num_cosines"))
     }
-    # Number of evenly spaced levels; their quantiles average to the action values of the policy.
-    num_quantiles: Annotated[int, between(1, 100_000)]
-    # Number of stratified random levels per example at which quantiles are learned.
-    num_online_quantiles: Annotated[int, between(1, 100_000)]
-    # Number of stratified random levels per example of the target distribution.
-    num_target_quantiles: Annotated[int, between(1, 100_000)]
+    num_quantiles: Annotated[int, between(1, 100_000)]  # evenly spaced levels of quantiles that average to values
+    num_online_quantiles: Annotated[int, between(1, 100_000)]  # stratified random levels per example, to learn at
+    num_target_quantiles: Annotated[int, between(1, 100_000)]  # stratified random levels per example, of targets
     num_cosines: Annotated[int, between(1, 100_000)]  # number of cosine features of a level
     huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 

@@ -22,8 +22,7 @@ class Config(ff_dqn.BaseConfig):
 
     entropy_temperature: Annotated[float, above(0.0)]  # temperature of the soft policy, in units of value per nat
     munchausen_coefficient: Annotated[float, between(0.0, 1.0)]  # weight of the policy's log-probability in the reward
-    # Lower bound of the log-probability times the temperature, in units of value.
-    clip_value_min: Annotated[float, Range(high=0.0)]
+    clip_value_min: Annotated[float, Range(high=0.0)]  # lower bound of the temperature times the log-probability
     huber_loss_parameter: Annotated[float, at_least(0.0)]  # error above which the loss is linear, in units of value
 
 

@@ -65,19 +65,15 @@ class Config(SystemConfig):
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
-    # Whether observations are normalised by their running mean and standard deviation, which are frozen in evaluation.
-    normalize_observations: bool = False
+    normalize_observations: bool = False  # whether observations are normalised by their running mean and deviation
     actor_lr: Annotated[float, above(0.0)]  # learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # learning rate of the critics
     num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics; their mean is the value of an action
     q_lambda: Annotated[float, between(0.0, 1.0)]  # mixing parameter of n-step returns
-    # Standard deviation of the exploration noise, in units of half the action range.
-    exploration_noise: Annotated[float, at_least(0.0)]
+    exploration_noise: Annotated[float, at_least(0.0)]  # standard deviation of the noise, in half action ranges
     final_exploration_noise: Annotated[float | None, at_least(0.0)] = None  # standard deviation at the end of the run
-    # Largest mean change of an action's entries without a penalty, in the same units.
-    max_action_change: Annotated[float, at_least(0.0)]
-    # Weight of the penalty of larger changes, in units of scaled reward.
-    change_penalty: Annotated[float, at_least(0.0)]
+    max_action_change: Annotated[float, at_least(0.0)]  # largest mean change of an action without a penalty, likewise
+    change_penalty: Annotated[float, at_least(0.0)]  # weight of the penalty of larger changes, in scaled reward
 
 
 class ContinuousPQNTransition(NamedTuple):

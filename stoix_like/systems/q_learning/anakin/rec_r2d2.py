@@ -64,8 +64,7 @@ class Config(ff_dqn.BaseConfig):
     network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)}
     replay: R2D2Replay
     rescale_values: bool  # whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x
-    # Weight of the largest error of a sequence in its priority; the mean has the rest.
-    max_priority_weight: Annotated[float, between(0.0, 1.0)]
+    max_priority_weight: Annotated[float, between(0.0, 1.0)]  # weight of the largest error; the mean has the rest
 
 
 class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):

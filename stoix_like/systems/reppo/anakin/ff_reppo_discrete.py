@@ -25,8 +25,7 @@ class Config(ff_reppo.Config):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"))
-    # Target entropy as a fraction of the uniform policy's entropy over the legal actions.
-    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]  # share of the uniform policy's entropy
 
 
 class DiscreteREPPO(ff_reppo.REPPO):

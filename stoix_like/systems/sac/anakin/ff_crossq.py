@@ -30,8 +30,7 @@ class Config(ff_sac.BaseConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, batch_norm=True),
         "q_network.critic_head": HeadRequirement(VALUE, batch_norm=True),
     }
-    # Decay of the mean of the gradients in Adam, for policy and critics.
-    adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]  # Adam's decay of mean gradients; policy and critics
 
     def check(self, num_envs: int, num_shards: int) -> None:
         super().check(num_envs, num_shards)

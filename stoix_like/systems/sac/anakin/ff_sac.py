@@ -60,10 +60,8 @@ class BaseConfig(SystemConfig):
     symmetry: SymmetryConfig
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
-    # Gradient steps of the critics per step of the policy and of the temperature.
-    policy_frequency: Annotated[int, between(1, INT32_MAX)]
-    # Correlation of the exploration noise between successive steps.
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]  # critic steps per step of the policy and the temperature
+    noise_correlation: Annotated[float, between(0.0, 1.0)]  # correlation of the noise between successive steps
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
     num_critics: Annotated[int, between(1, 1000)] = 2  # number of critics

@@ -28,8 +28,7 @@ class Config(ff_sac.BaseConfig):
     network_heads: ClassVar = policy_and_critics(STOCHASTIC_POLICY, VALUE_QUANTILES, ("num_quantiles",), dropout=True)
     target: SoftTarget
     num_quantiles: Annotated[int, between(1, 100_000)]  # number of quantiles per critic
-    # Number of the largest quantiles to leave out of the target, per critic.
-    num_dropped_quantiles: Annotated[int, between(0, 99_999)]
+    num_dropped_quantiles: Annotated[int, between(0, 99_999)]  # largest quantiles left out of the target, per critic
     huber_loss_parameter: Annotated[float, at_least(0.0)]  # error below which the loss is quadratic, in units of value
 
     def check(self, num_envs: int, num_shards: int) -> None:

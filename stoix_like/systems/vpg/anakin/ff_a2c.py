@@ -47,8 +47,7 @@ class BaseConfig(SystemConfig):
     vf_coef: Annotated[float, at_least(0.0)]  # weight of the value loss
     normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
     normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
-    # Whether advantages are standardised to mean 0 and deviation 1.
-    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
+    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]  # to mean 0 and deviation 1
     vtrace: bool = False  # whether V-trace corrects values and advantages for the lag of the behaviour policy
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None  # steps between new exploration noise (gSDE)
 
