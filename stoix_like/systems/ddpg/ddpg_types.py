@@ -30,18 +30,12 @@ class ActionRange(NamedTuple):
 
     minimum: jax.Array  # lower bounds, -inf if unbounded
     maximum: jax.Array  # upper bounds, inf if unbounded
-    unit: jax.Array  # unit of the noise
+    middle: jax.Array  # middle of the range, 0 if unbounded
+    unit: jax.Array  # half the range, 1 if unbounded
 
     def add_noise(self, action: jax.Array, noise: jax.Array) -> jax.Array:
         """Add noise `[B, ...]` in units of half the action range to actions `[B, ...]`, and clip to the bounds."""
-        minimum, maximum, unit = (bound[None] for bound in self)
-        return jnp.clip(action + unit * noise, minimum, maximum)
-
-    @property
-    def middle(self) -> jax.Array:
-        """The middle of the range, zero if unbounded."""
-        bounded = jnp.isfinite(self.minimum) & jnp.isfinite(self.maximum)
-        return jnp.where(bounded, 0.5 * (self.minimum + self.maximum), 0.0)
+        return jnp.clip(action + self.unit[None] * noise, self.minimum[None], self.maximum[None])
 
     def to_unit(self, action: jax.Array) -> jax.Array:
         """Return actions `[B, ...]` as distances from the middle, in units of half the action range."""
@@ -54,5 +48,5 @@ class ActionRange(NamedTuple):
 
 def action_range(space: Any) -> ActionRange:
     """Return the range of a `Box` of actions."""
-    bounds = (space.low, space.high, unit(space))
+    bounds = (space.low, space.high, space.centre, unit(space))
     return ActionRange(*(jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in bounds))

@@ -30,9 +30,8 @@ def make_smoothing(config: TargetSmoothing) -> ff_ddpg.Smoothing:
     """Build target policy smoothing: clipped noise on the actions of targets (equation 14)."""
 
     def smooth(action: jax.Array, key: jax.Array, actions: ActionRange) -> jax.Array:
-        minimum, maximum, unit = actions
-        noise_scale, noise_clip = config.policy_noise * unit, config.noise_clip * unit
-        return target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
+        noise_scale, noise_clip = config.policy_noise * actions.unit, config.noise_clip * actions.unit
+        return target_policy_smoothing(key, action, noise_scale, noise_clip, actions.minimum, actions.maximum)
 
     return smooth
 

@@ -84,10 +84,6 @@ class FlowSAC(ff_sac.SAC[Config]):
         action = jax.vmap(lambda actions, best: actions[best], in_axes=(1, 0))(actions, best)
         return Independent(Deterministic(self.actions.from_unit(action)), len(shape))
 
-    def unit_values(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the values `[K, B]` of actions `[K, B, ...]` in units of half their range."""
-        return jax.vmap(lambda action: self.value(params, observation, self.actions.from_unit(action)))(action)
-
     def act(self, shared: OffPolicyShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> Acted:
         """Draw an action of each environment, from noise that persists if configured; or take the mode."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
@@ -113,7 +109,8 @@ class FlowSAC(ff_sac.SAC[Config]):
         time = append_dims(times, len(shape))
         place = (1.0 - time) * jax.random.normal(keys[2], shape) + time * action
         drawn = self.draw_origins(keys[3], place, time)
-        scores = self.unit_values(params, observation, drawn) / jnp.maximum(self.temperature(params), _MIN_TEMPERATURE)
+        values = jax.vmap(lambda action: self.value(params, observation, self.actions.from_unit(action)))(drawn)
+        scores = values / jnp.maximum(self.temperature(params), _MIN_TEMPERATURE)
         weights = append_dims(jax.nn.softmax(scores, axis=0), drawn.ndim)
         velocity = (jnp.sum(weights * drawn, axis=0) - place) / (1.0 - time)
         errors = self.flow.velocity(actor_params, observation, place, times) - jax.lax.stop_gradient(velocity)
