@@ -6,7 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 
@@ -31,6 +31,8 @@ from stoix_like.utils.jax_utils import merge_leading_dims
 # Systems stand below the runner and the command line, and import neither.
 RUNNER = "stoix_like.run.experiment", "run_experiment"
 COMMAND_LINE = "stoix_like.cli", "launch"
+
+ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class Algorithm(ABC):

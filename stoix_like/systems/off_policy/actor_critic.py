@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import jax
 import optax
@@ -26,7 +26,7 @@ from stoix_like.base_types import (
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.networks.feed_forward import Network
-from stoix_like.systems.algorithm import Algorithm
+from stoix_like.systems.algorithm import Algorithm, ConfigT
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.parts.exploration import initial_noise_keys
 from stoix_like.systems.parts.normalizer import (
@@ -60,9 +60,6 @@ class OffPolicyLocal(NamedTuple):
     buffer: PyTree  # the replay buffer
     returns: PyTree = ()  # `[N]`, discounted returns of the episodes under way
     critic_hidden_state: PyTree = ()  # `[N, H]`, the state of recurrent critics
-
-
-ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 @dataclass(frozen=True)

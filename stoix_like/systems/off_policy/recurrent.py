@@ -34,6 +34,7 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork, RecurrentCritic
 from stoix_like.networks.inputs import ArrayInput, EmbeddingActionInput
 from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.algorithm import ConfigT
 from stoix_like.systems.off_policy.actor_critic import OffPolicyActorCritic, make_critics
 from stoix_like.systems.parts import recurrent
 from stoix_like.utils.jax_utils import merge_leading_dims
@@ -123,9 +124,6 @@ class RecurrentNetwork:
             self.cells, params, state, observation, is_first, next_observation, every=len(is_first)
         )
         return embedding, successors
-
-
-ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class RecurrentOffPolicy(OffPolicyActorCritic[ConfigT]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import jax
 import optax
@@ -27,7 +27,7 @@ from stoix_like.base_types import (
     Transition,
 )
 from stoix_like.errors import ConfigError
-from stoix_like.systems.algorithm import Algorithm
+from stoix_like.systems.algorithm import Algorithm, ConfigT
 from stoix_like.systems.on_policy.intrinsic import Intrinsic, IntrinsicReward, intrinsic_key, make_intrinsic
 from stoix_like.systems.on_policy.networks import ActorCriticNetworks, OnPolicyTransition, make_networks
 from stoix_like.systems.on_policy.own_networks import with_own_networks
@@ -43,9 +43,6 @@ from stoix_like.utils.training import join_optimisers
 
 INTRINSIC = "intrinsic"
 TEACHER = "teacher"
-
-
-ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class OnPolicyShared(NamedTuple):

@@ -122,13 +122,15 @@ class ReturnStatistics(NamedTuple):
 
 
 class ReturnScaler(NamedTuple):
-    """Division of replayed rewards by a scale of the discounted return."""
+    """Division of replayed rewards by a scale of the discounted return; the identity without it."""
 
-    init: Callable[[], PyTree]  # `() -> statistics`, empty statistics, shared by all shards
-    init_returns: Callable[[int], PyTree]  # `(num_envs) -> returns` of the episodes under way, of one shard
+    init: Callable[[], PyTree] = lambda: ()  # `() -> statistics`, empty statistics, shared by all shards
+    # `(num_envs) -> returns` of the episodes under way, of one shard.
+    init_returns: Callable[[int], PyTree] = lambda num_envs: ()
     # `(statistics, returns, transitions [T, N]) -> (statistics, returns)`, merges the batch of all shards.
-    update: Callable[[PyTree, PyTree, Transition], tuple[PyTree, PyTree]]
-    apply: Callable[[PyTree, jax.Array], jax.Array]  # `(statistics, reward) -> reward`
+    update: Callable[..., tuple[PyTree, PyTree]] = lambda statistics, returns, steps: (statistics, returns)
+    # `(statistics, reward) -> reward`.
+    apply: Callable[[PyTree, jax.Array], jax.Array] = lambda statistics, reward: reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,12 +162,7 @@ def make_return_scaler(
     section 4.
     """
     if not config.normalize_rewards:
-        return ReturnScaler(
-            init=lambda: (),
-            init_returns=lambda num_envs: (),
-            update=lambda statistics, returns, _: (statistics, returns),
-            apply=lambda _, reward: reward,
-        )
+        return ReturnScaler()
 
     def init() -> ReturnStatistics:
         empty = ReturnStatistics(running_statistics.initialize_statistics(_zeros(())), _zeros(()))

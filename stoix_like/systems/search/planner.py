@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
-from stoix_like.systems.algorithm import Algorithm
+from stoix_like.systems.algorithm import Algorithm, ConfigT
 from stoix_like.systems.parts.normalizer import Normalizer, make_normalizer
 from stoix_like.systems.search.candidates import Candidates, Found, take_action
 from stoix_like.systems.search.simulation import Simulation
@@ -34,8 +34,6 @@ from stoix_like.utils.accelerate.packing import unpack
 from stoix_like.utils.accelerate.successors import successor_values
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import SequenceBatch, SequenceReplay, Stored, make_sequence_replay
-
-ConfigT = TypeVar("ConfigT", bound=Any)
 
 
 class SearchShared(NamedTuple):

@@ -7,7 +7,7 @@ tasks (section 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import jax
 
@@ -28,10 +28,7 @@ class Config(ff_ddpg.Config):
     atoms: AtomsConfig
 
 
-ConfigT = TypeVar("ConfigT", bound=ff_ddpg.Config)
-
-
-class D4PG(ff_ddpg.DDPG[ConfigT]):
+class D4PG(ff_ddpg.DDPG[ff_ddpg.ConfigT]):
     """DDPG with critics that learn the distribution of returns; D4PG has a single one."""
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,10 +46,7 @@ def check_batches(total_batch_size: int, num_shards: int) -> None:
         )
 
 
-ConfigT = TypeVar("ConfigT", bound=ff_sac.BaseConfig)
-
-
-class CrossQ(ff_sac.SAC[ConfigT]):
+class CrossQ(ff_sac.SAC[ff_sac.ConfigT]):
     """SAC with normalised networks; the online critics evaluate the successor, too.
 
     Shards normalise their own batches; running statistics are averaged over all shards.

@@ -29,14 +29,14 @@ from stoix_like.base_types import (
 )
 from stoix_like.envs.spaces import Discrete
 from stoix_like.schema import above, at_least, between
-from stoix_like.systems.algorithm import Algorithm, entry_points
+from stoix_like.systems.algorithm import Algorithm, ConfigT, entry_points
 from stoix_like.systems.off_policy.epochs import replay_epochs
 from stoix_like.systems.on_policy.networks import NETWORK_HEADS, make_networks
 from stoix_like.systems.parts.critic_outputs import with_distributions
 from stoix_like.systems.parts.optimiser import Gradients, gradient_step, make_optimiser
 from stoix_like.systems.parts.resets import PeriodicResets
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, search_policy_loss
-from stoix_like.systems.search.planner import ConfigT, Planner, SearchShared, make_parts
+from stoix_like.systems.search.planner import Planner, SearchShared, make_parts
 from stoix_like.systems.search.simulation import Expansion, make_simulation
 from stoix_like.systems.search.tree import SearchConfig
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
