@@ -92,16 +92,6 @@ class Intrinsic(NamedTuple):
     add: Callable[..., Added] = lambda state, memory, steps, advantage, key: (state, memory, advantage, {})
 
 
-class _Vector(nn.Module):
-    """A head that returns a vector `[..., size]`."""
-
-    size: int
-
-    @nn.compact
-    def __call__(self, embedding: jax.Array) -> jax.Array:
-        return nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(1.0))(embedding)
-
-
 class _Sample(NamedTuple):
     """Data for the networks of an intrinsic reward, `[B, ...]`: steps of the environment, and value targets."""
 
@@ -154,7 +144,7 @@ class _Bonus:
 
     def add(
         self, state: IntrinsicState, memory: jax.Array, steps: Transition, advantage: jax.Array, key: jax.Array
-    ) -> tuple[IntrinsicState, jax.Array, jax.Array, Metrics]:
+    ) -> Added:
         """`steps` have the observations of the environment."""
         state = state._replace(statistics=self.normalizer.update(state.statistics, steps.next_observation))
         steps = steps._replace(
@@ -298,6 +288,8 @@ def make_intrinsic(config: IntrinsicReward | None, system: Any, spec: SystemSpec
             f"system.intrinsic={config.intrinsic} has one network for all agents, which does not fit"
             " network.share=false: use network.share=true with env.agent_ids=one_hot"
         )
+    from stoix_like.networks.heads.general import LinearHead  # systems without intrinsic rewards start without it
+
     actor: SimpleNamespace = spec.networks.actor_network
     body = actor.pre_torso, actor.input_layer
     bonus = _BONUSES[config.intrinsic](
@@ -305,7 +297,7 @@ def make_intrinsic(config: IntrinsicReward | None, system: Any, spec: SystemSpec
         spec.axes,
         system.find_part(MinibatchConfig) or MinibatchConfig(epochs=1, num_minibatches=1),
         value=FeedForwardCritic(ScalarCriticHead(), *body),
-        features=FeedForwardCritic(_Vector(_FEATURES), *body),
+        features=FeedForwardCritic(LinearHead(_FEATURES, nn.initializers.orthogonal(1.0)), *body),
         optim=make_optimiser(system, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
         normalizer=make_normalizer(not isinstance(actor.pre_torso, GridTorso), spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
