@@ -2,8 +2,7 @@
 
 A recurrent network has three forms with the same parameters: `step` for one time step, `__call__` for sequences, and
 `unroll`, which also returns the state after every step. States are reset where `Transition.is_first` or
-`TimeStep.starts_episode` is True. The value of a true successor is one step of the cell from the state after
-`observation_t`, without a reset, also where the rollout continues with another episode.
+`TimeStep.starts_episode` is True.
 """
 
 from __future__ import annotations

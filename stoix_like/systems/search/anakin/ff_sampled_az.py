@@ -1,8 +1,4 @@
-"""AlphaZero over sampled actions (Hubert et al. 2021, arXiv:2104.06303), with feed-forward networks.
-
-Nodes hold a few actions that the policy samples, so AlphaZero fits continuous actions and large discrete
-choices. The policy learns the probabilities that the search found for the samples of the root.
-"""
+"""AlphaZero over sampled actions, so also continuous ones (Hubert et al. 2021, arXiv:2104.06303); see `candidates`."""
 
 from __future__ import annotations
 
