@@ -1,6 +1,5 @@
 import json
 from collections import Counter
-from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,18 +14,13 @@ from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.run.programs.functions import run_programs
 from stoix_like.systems import diagnostics
+from stoix_like.systems.ddpg.ddpg_types import DDPGOptStates, DDPGParams
+from stoix_like.systems.off_policy.actor_critic import OffPolicyShared
+from stoix_like.systems.tdmpc.tdmpc_types import TDMPC2Params
 from stoix_like.utils.training import clip_by_global_norm
 from support.compiled import run
 from support.programs import equations
 from support.set_ups import setup_of
-
-
-class Params(NamedTuple):
-    q_params: Any
-
-
-class Shared(NamedTuple):
-    params: Params
 
 
 def test_ranks_of_singular_values():
@@ -39,41 +33,31 @@ def test_ranks_of_singular_values():
 
 def test_the_norm_of_clipped_gradients():
     """Two steps with the gradient (3, 4), of norm 5, which is clipped to 2; a constant norm is its own mean."""
-
-    class States(NamedTuple):
-        q_opt_state: Any
-
     for limit, norm in ((2.0, 2.0), (7.0, 5.0)):
         optim = optax.chain(clip_by_global_norm(limit), optax.adam(1e-3))
         state, gradient = optim.init(jnp.zeros(2)), jnp.asarray([3.0, 4.0])
         for _ in range(2):
             _, state = optim.update(gradient, state)
-        found = diagnostics.gradient_norms({"states": States(state)})
-        assert list(found) == ["q"]
-        np.testing.assert_allclose(found["q"], norm, rtol=1e-4)
+        assert diagnostics.gradient_norms(DDPGOptStates((), state)) == {"q": pytest.approx(norm, rel=1e-4)}
 
 
-def test_optimisers_of_networks_without_names_count_together():
-    """As in TD-MPC2: gradients of norms 3 and 4 are one of norm 5, and slow copies of critics do not count."""
-
-    class Params(NamedTuple):
-        model: Any
-        target_q: Any
-
+def test_optimisers_without_names_count_together_and_targets_do_not():
+    """In TD-MPC2, gradients of norms 3 and 4 are one of norm 5; weights of model and policy go from 1 to 3."""
     adam = optax.adam(1e-3)
     states = tuple(adam.update(gradient, adam.init(gradient))[1] for gradient in jnp.diag(jnp.asarray([3.0, 4.0])))
     np.testing.assert_allclose(diagnostics.gradient_norms(states)["network"], 5.0, rtol=1e-4)
-    old, new = (Shared(Params({"params": {"w": w}}, {"params": {"w": w}})) for w in (jnp.ones(1), jnp.full(1, 3.0)))
-    found = diagnostics.diagnose(System(*[None] * 6), Axes(), old, new, None)
-    assert found == {"network/weight_norm": 3.0, "network/update_ratio": pytest.approx(2.0 / 3.0)}
+    before, after = (
+        OffPolicyShared(TDMPC2Params(*[{"params": {"w": jnp.full(1, w)}}] * 3), (), ()) for w in (1.0, 3.0)
+    )
+    found = diagnostics.diagnose(System(*[None] * 6), Axes(), before, after, None)
+    assert found == pytest.approx({"network/weight_norm": 18**0.5, "network/update_ratio": 2.0 / 3.0})
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_singular_values(transposed):
     features = jnp.asarray([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
-    np.testing.assert_allclose(
-        run(diagnostics.singular_values, features.T if transposed else features), [4.0, 3.0], rtol=1e-5
-    )
+    values = run(diagnostics.singular_values, features.T if transposed else features)
+    np.testing.assert_allclose(values, [4.0, 3.0], rtol=1e-5)
 
 
 def test_features_of_one_direction_have_rank_one():
@@ -93,8 +77,8 @@ def diagnosed(network, before, after, views):
     def inspect(shared, observation):
         return NetworkOutputs(None, network.apply(shared.params.q_params, observation.agent_view))
 
-    system, shared = System(*[None] * 6, inspect=inspect), (Shared(Params(params)) for params in (before, after))
-    return diagnostics.diagnose(system, Axes(), *shared, Observation(views))
+    shared = (OffPolicyShared(DDPGParams((), params), (), ()) for params in (before, after))
+    return diagnostics.diagnose(System(*[None] * 6, inspect=inspect), Axes(), *shared, Observation(views))
 
 
 @pytest.mark.slow

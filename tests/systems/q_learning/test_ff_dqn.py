@@ -11,7 +11,6 @@ from stoix_like.schema import replace_values
 from stoix_like.systems.parts.epsilon_greedy import EpsilonGreedyConfig, make_epsilon_schedule
 from stoix_like.systems.parts.target import PeriodicTarget
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.anakin.ff_dqn import QShared
 from stoix_like.systems.q_learning.anakin.ff_iqn import stratified_levels
 from stoix_like.utils.loss import quantile_regression_loss
 from stoix_like.utils.replay import Batch
@@ -163,7 +162,7 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
     target = PeriodicTarget(tau=0.5, target_update_period=period)
     config = SimpleNamespace(replay=SimpleNamespace(epochs=2, prioritised=False), target=target)
     dqn = Counting(config, None, None, None, None, 3, lambda updates: jnp.zeros(()))
-    agent, targets = Agent(QShared(OnlineAndTarget(0.0, 0.0), (), jnp.zeros((), jnp.int32)), ()), []
+    agent, targets = Agent(ff_dqn.QShared(OnlineAndTarget(0.0, 0.0), (), jnp.zeros((), jnp.int32)), ()), []
     agent = jax.tree.map(jnp.asarray, agent)
     for _ in copies:
         agent, _ = run(dqn.update, agent, None, jax.random.key(0))
