@@ -76,13 +76,9 @@ def _weights(params: PyTree) -> dict[str, list[jax.Array]]:
 
 def gradient_norms(shared: PyTree) -> dict[str, jax.Array]:
     """Compute the root mean squares of the norms of gradients after clipping, from the second moments of each Adam."""
-
-    def is_adam(state: PyTree) -> bool:
-        return isinstance(state, optax.ScaleByAdamState)
-
-    squares: dict[str, jax.Array] = defaultdict(lambda: jnp.zeros(()))
-    for path, state in jax.tree.leaves_with_path(shared, is_leaf=is_adam):
-        if is_adam(state):
+    adam, squares = optax.ScaleByAdamState, defaultdict[str, jax.Array](lambda: jnp.zeros(()))
+    for path, state in jax.tree.leaves_with_path(shared, is_leaf=lambda state: isinstance(state, adam)):
+        if isinstance(state, adam):
             square = optax.tree.sum(state.nu) / jnp.maximum(1.0 - _ADAM_B2**state.count, 1e-12)
             squares[_network_of(path) or "network"] += square
     return {name: jnp.sqrt(square) for name, square in squares.items()}

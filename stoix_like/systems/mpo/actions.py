@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Distribution
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
-from stoix_like.systems.parts.action_vectors import unit
+from stoix_like.systems.parts.action_vectors import clip_to_bounds, unit
 from stoix_like.utils.jax_utils import prepend_dims
 
 
@@ -33,13 +33,8 @@ def excess(space: Box, action: jax.Array) -> jax.Array:
     `action`: `[..., *shape]`.
     Returns `[...]`, 0 within the bounds, in units of half the range of each entry.
     """
-    low, high, units = (
-        prepend_dims(jnp.broadcast_to(jnp.asarray(bound, action.dtype), space.shape), action.ndim)
-        for bound in (space.low, space.high, unit(space))
-    )
-    beyond = (action - jnp.clip(action, low, high)) / units
-    flat = beyond.reshape(*action.shape[: action.ndim - len(space.shape)], -1)
-    return jnp.linalg.norm(flat, axis=-1)
+    beyond = (action - clip_to_bounds(space, action)) / prepend_dims(unit(space), action.ndim)
+    return jnp.linalg.norm(beyond.reshape(*action.shape[: action.ndim - len(space.shape)], -1), axis=-1)
 
 
 def check_bounded(space: Space) -> None:
