@@ -31,7 +31,7 @@ class Config(ff_dqn.BaseConfig):
     atoms: AtomsConfig
 
 
-class C51(ff_dqn.BaseDQN[Config]):
+class C51(ff_dqn.BaseDQN[ff_dqn.ConfigT]):
     """DQN that learns the distribution of returns."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
@@ -39,21 +39,21 @@ class C51(ff_dqn.BaseDQN[Config]):
 
         The losses are cross-entropies to the projected target distribution of the greedy action (algorithm 1).
         """
-        online_key, target_key = jax.random.split(key)
+        online_key, target_key, selector_key = jax.random.split(key, 3)
         q_tm1, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, online_key)
         q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation, target_key)
+        selector = self.selector(params, batch, q_t, selector_key)
         losses = categorical_double_q_learning(
-            logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t
+            logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, selector
         )
-        clipped = clipped_targets(batch, logits_t, q_t, atoms_t)
+        greedy = argmax(selector)[:, None, None]
+        probs_t = jax.nn.softmax(jnp.take_along_axis(logits_t, greedy, axis=1)[:, 0])
+        clipped = clipped_probability(batch.reward, batch.discount, atoms_t, probs_t)
         return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
 
-
-def clipped_targets(batch: Batch, logits_t: jax.Array, q_t_selector: jax.Array, atoms: jax.Array) -> jax.Array:
-    """Compute the probabilities `[B]` of targets outside of the atoms, for the best actions of a selector `[B, A]`."""
-    greedy = argmax(q_t_selector)[:, None, None]
-    probs_t = jax.nn.softmax(jnp.take_along_axis(logits_t, greedy, axis=1)[:, 0])
-    return clipped_probability(batch.reward, batch.discount, atoms, probs_t)
+    def selector(self, params: OnlineAndTarget, batch: Batch, q_t: jax.Array, key: jax.Array) -> jax.Array:
+        """Return the values `[B, A]` by which the greedy action of the successor is chosen: the target's, `q_t`."""
+        return q_t
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:

@@ -16,8 +16,6 @@ from stoix_like.schema import at_least
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
-from stoix_like.utils.loss import categorical_double_q_learning
-from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -32,23 +30,12 @@ class Config(ff_dqn.BaseConfig):
     sigma_zero: Annotated[float, at_least(0.0)]  # initial scale of the parameter noise
 
 
-class Rainbow(ff_dqn.BaseDQN[Config]):
-    """DQN with distributional double targets; the configuration adds noisy dueling layers and priorities."""
+class Rainbow(ff_c51.C51[Config]):
+    """C51 with double targets; the configuration adds noisy dueling layers and priorities."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
-        """Compute the losses and the values of the actions `[B]`.
-
-        The losses are cross-entropies to the projected target distribution of the greedy online action.
-        """
-        keys = jax.random.split(key, 3)
-        q_tm1, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, keys[0])
-        _, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
-        q_t_selector, *_ = self.q(params.online, batch.next_observation, keys[2])
-        losses = categorical_double_q_learning(
-            logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t_selector
-        )
-        clipped = ff_c51.clipped_targets(batch, logits_t, q_t_selector, atoms_t)
-        return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
+    def selector(self, params: OnlineAndTarget, batch: Batch, q_t: jax.Array, key: jax.Array) -> jax.Array:
+        """Return the online values `[B, A]`, which choose the greedy action of the successor."""
+        return self.q(params.online, batch.next_observation, key)[0]
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
