@@ -114,8 +114,7 @@ def _output_dir() -> Path | None:
 
 def _resuming_job(config: RunConfig, run_dir: Path) -> RunConfig:
     """Return the configuration of a job of a multirun, which a scheduler may queue again: it then resumes its run."""
-    if (mirror := config.checkpoint.mirror) is not None:
-        config = config.with_mirror(f"{mirror}/{HydraConfig.get().sweep.subdir}")
+    config = config.with_mirror_of(HydraConfig.get().sweep.subdir)
     if config.arch.resume_from is not None:
         return config
     return config._replace(arch=dataclasses.replace(config.arch, resume_from=str(run_dir)))

@@ -92,12 +92,12 @@ class Store:
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local one, which it replaces as a whole; the local one gets its time."""
-        scratch = target.with_name(scratch_name(target.name))
+        path, scratch = self._path(name), target.with_name(scratch_name(target.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._fs.get_file(self._path(name), str(scratch))
+            self._fs.get_file(path, str(scratch))
             with contextlib.suppress(Exception):  # not every store knows it
-                written = self._fs.modified(self._path(name)).timestamp()
+                written = self._fs.modified(path).timestamp()
                 os.utime(scratch, (written, written))
             scratch.replace(target)
         finally:

@@ -85,6 +85,14 @@ def test_a_store_cannot_write_outside_of_the_copy(tmp_path, run, store, name):
         remote.fetch(ADDRESS, tmp_path / "copy")
 
 
+def test_a_store_creates_no_directory_outside_of_the_copy(tmp_path, run, store):
+    copy(run)
+    fsspec.filesystem("faulty").pipe_file(f"/bucket/run/{tmp_path}/elsewhere/metrics.jsonl", b"{}")
+    with pytest.raises(ConfigError, match="is not a valid run file name"):
+        remote.fetch(ADDRESS, tmp_path / "copy")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_working_copy_that_is_ahead_of_its_store_stays(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     copy(run)

@@ -157,10 +157,7 @@ class Runner(NamedTuple):
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
         run_dir = self.directory / job.run
         given = [*self.overrides, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
-        config = parse_config(compose_config(given))
-        if config.checkpoint.mirror is not None:
-            config = config.with_mirror(f"{config.checkpoint.mirror}/{job.run}")
-        prepared = prepare(config, run_dir)
+        prepared = prepare(parse_config(compose_config(given)).with_mirror_of(job.run), run_dir)
         starting(job, prepared.setup)
         try:
             experiment.run(prepared)
