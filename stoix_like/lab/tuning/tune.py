@@ -40,7 +40,7 @@ from stoix_like.run.population.members import float_fields
 from stoix_like.schema import get_value
 from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import check_place, locked, write_json, write_text
-from stoix_like.storage.run_files import LOCK
+from stoix_like.storage.run_files import LOCK, read_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,10 +176,12 @@ class _Tuning:
 
     def _search(self) -> optuna.Study:
         slots = self.plan.slots
-        trials, place = slots * self.plan.rounds, str(self.directory / "search")
-        config = SweepConfig(space=self.request.space, trials=trials, parallel=slots, fresh_seeds=0, dir=place)
+        trials, place = slots * self.plan.rounds, self.directory / "search"
+        config = SweepConfig(space=self.request.space, trials=trials, parallel=slots, fresh_seeds=0, dir=str(place))
+        # The runs of a command that was interrupted took their part of the time.
+        spent = sum(read_summary(run).get("wall_seconds", 0.0) for run in place.glob("runs/*"))
         try:
-            study = run_sweep(config, self._overrides("search"), self.plan.deadline or math.inf).study
+            study = run_sweep(config, self._overrides("search"), (self.plan.deadline or math.inf) - spent).study
         except LostRunsError:
             raise
         except TrainingError as error:

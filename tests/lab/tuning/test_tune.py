@@ -133,6 +133,19 @@ def test_a_search_has_the_whole_trials_that_fit_into_the_budget(tmp_path, monkey
     assert _read_plan(tmp_path, Request([], {}, str(budget)), None).rounds == 1
 
 
+def test_a_search_that_continues_has_the_time_that_its_runs_left(tmp_path, monkeypatch):
+    seconds, module = [], importlib.import_module("stoix_like.lab.tuning.tune")
+    monkeypatch.setattr(
+        module, "run_sweep", lambda *given: seconds.append(given[2]) or SimpleNamespace(study=optuna.create_study())
+    )
+    for run in ("00000", "00016"):
+        (tmp_path / "search/runs" / run).mkdir(parents=True)
+        (tmp_path / "search/runs" / run / "summary.json").write_text('{"wall_seconds": 40.0}')
+    plan, config = BudgetStages(16, 64, deadline=100.0), parse_config(compose_config([]))
+    _Tuning(tmp_path, Request([], {}, "10min"), config, plan, [], {})._search()
+    assert seconds == [20.0]
+
+
 def test_a_budget_of_trials_that_learn_from_data_is_in_gradient_steps(capsys):
     arch = parse_config(compose_config(["system=offline/bc", "arch=offline", "system.data=some.npz"])).arch
     _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, arch, 0.0, Path())
