@@ -38,7 +38,10 @@ _NAMES = {
         *("stoix_like.networks.heads.policy_head", "stoix_like.networks.heads.dreamer_policy_head"),
         "stoix_like.networks.base.chained_torsos",
     ),
-    "callbacks": ("stoix_like.callbacks.StopAtReturn", "stoix_like.callbacks.StopWithoutImprovement"),
+    "callbacks": (
+        *("stoix_like.callbacks.StopAtReturn", "stoix_like.callbacks.StopWithoutImprovement"),
+        "stoix_like.lab.tuning.progress.TuningProgress",  # of the runs of `tune`
+    ),
 }
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 # Import paths of functions, see `envs.suites.pgx`, `envs.randomization` and `envs.symmetries`, but for these.

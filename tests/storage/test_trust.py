@@ -10,6 +10,7 @@ from stoix_like import cli
 from stoix_like.composition import group_choices
 from stoix_like.config import flatten, parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.lab.tuning.tune import _PROGRESS
 from stoix_like.policies.load import open_run
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
@@ -309,6 +310,10 @@ def test_all_network_configurations_of_this_package_are_trusted():
     for network in group_choices("network"):
         values = parse_config(compose_config([f"network={network}"])).resolved["network"]
         trust.check_trusted(flatten({"network": values}), "here")
+
+
+def test_a_run_of_tune_from_elsewhere_needs_no_trust(state):
+    trust.check_trusted([("callbacks.0._target_", _PROGRESS), ("callbacks.0.stage", "fresh")], "config.yaml")
 
 
 def test_functions_of_callbacks_are_recorded():
