@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -20,12 +19,12 @@ from stoix_like.errors import MissingExtraError
 from stoix_like.interpreter import make_importable
 
 
-def add(commands: Any, show: Callable[[str], None]) -> None:
-    """Add the parsers of the commands."""
+def add(commands: Any) -> None:
+    """Add the parsers of the commands, with functions `run` that return what to print."""
     listing = commands.add_parser("runs", help="list runs with their status, return and budget")
     about = f"{RUNS} (default: runs)"
     listing.add_argument("runs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN", help=about)
-    listing.set_defaults(run=lambda args: show(_runs(args)))
+    listing.set_defaults(run=_runs)
 
     comparing = commands.add_parser("compare", help="compare algorithms by their returns over seeds and environments")
     add_selection(comparing)
@@ -36,19 +35,19 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     about = "for several comparisons: holm (default), bonferroni, fdr_bh or none"
     add_option("--correction", default="holm", help=about)
     add_option("--target", type=float, help="optimal return, for the optimality gap (default: the best)")
-    comparing.set_defaults(run=lambda args: show(_compare(args)))
+    comparing.set_defaults(run=_compare)
 
     commands.add_parser("plot", add_help=False, help="plot runs, or what a run has learned; see plot --help")
 
     rating = commands.add_parser("ladder", help="let the kept checkpoints of a self-play run play each other, with Elo")
     _add_ladder(rating)
-    rating.set_defaults(run=lambda args: show(_ladder(args)))
+    rating.set_defaults(run=_ladder)
 
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     add_selection(reporting)
     reporting.add_argument("--out", type=Path, required=True, help="the file: .html")
     reporting.add_argument("--no-animation", action="store_true", help="do not render an episode of the best policy")
-    reporting.set_defaults(run=lambda args: show(_report(args)))
+    reporting.set_defaults(run=_report)
 
     exporting = commands.add_parser("export", help="write a policy to one file that runs without this package")
     add_run(exporting)
@@ -58,20 +57,20 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     exporting.add_argument("--greedy", action=argparse.BooleanOptionalAction, help=about)
     add_choice(exporting)
     exporting.add_argument("--agent", type=int, help="with network.share=false, the agent whose policy is written")
-    exporting.set_defaults(run=lambda args: show(_export(args)))
+    exporting.set_defaults(run=_export)
 
     ejecting = commands.add_parser("eject", help="write an algorithm as one file that imports nothing of this package")
     ejecting.add_argument("source", metavar="SYSTEM|RUN", help="ppo/ff_ppo, or directory or address of a run")
     about = "key=value, as for train; of a run, of existing keys"
     ejecting.add_argument("overrides", nargs="*", default=[], help=about)
     ejecting.add_argument("--out", type=Path, help="the file to write, which must not exist (default: print it)")
-    ejecting.set_defaults(run=lambda args: show(_eject(args)))
+    ejecting.set_defaults(run=_eject)
 
     pushing = commands.add_parser("push", help="upload a trained run and a model card to the Hugging Face Hub")
     add_run(pushing)
     pushing.add_argument("repo", help="the repository: owner/name")
     pushing.add_argument("--private", action="store_true", help="create a private repository")
-    pushing.set_defaults(run=lambda args: show(_push(args)))
+    pushing.set_defaults(run=_push)
 
     raw: dict[str, Any] = {"add_help": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
     sweeping = commands.add_parser("sweep", help="optimise hyperparameters by Optuna", **raw)
@@ -79,7 +78,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     about = "sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials"
     sweeping.add_argument("overrides", nargs="+", help=about)
     sweeping.add_argument("--config-dir", help="directory of your YAML files")
-    sweeping.set_defaults(run=lambda args: show(_sweep(args)))
+    sweeping.set_defaults(run=_sweep)
 
     tuning = commands.add_parser("tune", help="tune a system for an environment within a wall time")
     tuning.add_argument("env", metavar="ENV", help="gymnax/acrobot, or the import path of yours, my_module.MyEnv")
@@ -93,13 +92,13 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     about = "overrides of all trials; what they set is not searched"
     tuning.add_argument("overrides", nargs="*", default=[], help=about)
     tuning.add_argument("--config-dir", help="directory of your YAML files")
-    tuning.set_defaults(run=lambda args: show(_tune(args)))
+    tuning.set_defaults(run=_tune)
 
     fetching = commands.add_parser("fetch", help="download data that a system needs: the weights of Disco103")
     fetching.add_argument("data", choices=("disco103",), help="disco103: the meta-network of disco_rl/ff_disco103")
     fetching.add_argument("--out", type=Path, help="the file to write (default: in a directory of this user)")
     fetching.add_argument("--url", help="another address of the same file: https://…, or file://…")
-    fetching.set_defaults(run=lambda args: show(_fetch(args)))
+    fetching.set_defaults(run=_fetch)
 
 
 class _SweepHelp(argparse.Action):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 _BINS = 40
 
 
-def add(commands: Any, show: Callable[[str], None]) -> None:
-    """Add the parsers of the commands."""
+def add(commands: Any) -> None:
+    """Add the parsers of the commands, with functions `run` that return what to print."""
     collecting = commands.add_parser("collect", help="record episodes of a trained run as a data set to learn from")
     add_run(collecting)
     collecting.add_argument("--out", type=Path, required=True, help="the file to write: data.npz")
@@ -34,11 +33,11 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     option("--num-envs", type=count, default=32, help="episodes played side by side (default: 32)")
     option("--format", default="npz", help="npz (default), or minari: a directory of Minari")
     option("--trust", action="store_true", help=TRUST)
-    collecting.set_defaults(run=lambda args: show(_collect(args)))
+    collecting.set_defaults(run=_collect)
     looking = commands.add_parser("data", help="print what a data set holds, and draw its episode returns")
     looking.add_argument("file", type=Path, metavar="FILE", help="a file of collect, OGBench or D4RL, or one of Minari")
     looking.add_argument("--plot", type=Path, metavar="FILE.png", help="draw a histogram of the episode returns")
-    looking.set_defaults(run=lambda args: show(_data(args)))
+    looking.set_defaults(run=_data)
 
 
 def count(text: str) -> int:

@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             from stoix_like.lab import plotting
 
             show(plotting.plot(rest))
-        else:
-            known.run(known)
+        elif (text := known.run(known)) is not None:
+            show(text)
 
 
 def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -78,8 +78,8 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
     _add_evaluation(evaluating)
     evaluating.set_defaults(run=_evaluate)
-    reading.add(commands, show)
-    data.add(commands, show)
+    reading.add(commands)
+    data.add(commands)
     lists = commands.add_parser("list", help="list systems, environments, networks, experiments, or parts of networks")
     lists.add_argument("what", choices=_LISTINGS)
     lists.add_argument("--all", action="store_true", help="of the environments, also the probes")
@@ -137,7 +137,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--trust", action="store_true", help=TRUST)
 
 
-def _evaluate(args: argparse.Namespace) -> None:
+def _evaluate(args: argparse.Namespace) -> str:
     from stoix_like.inference import evaluation
 
     if args.opponent or args.policy or args.overrides:
@@ -153,7 +153,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         record = evaluation.evaluate(args.run_dir, args.episodes, **options)
     finally:
         waiting.cancel()
-    show(evaluation.describe(record))
+    return evaluation.describe(record)
 
 
 def _resume(args: argparse.Namespace) -> None:
@@ -162,7 +162,7 @@ def _resume(args: argparse.Namespace) -> None:
     experiment.resume(args.run_dir, args.overrides, args.trust, started=STARTED)
 
 
-def _compile(args: argparse.Namespace) -> None:
+def _compile(args: argparse.Namespace) -> str | None:
     if args.target is not None:
         from stoix_like.lab.aot import plugins, targets
 
@@ -176,7 +176,7 @@ def _compile(args: argparse.Namespace) -> None:
         reported = report.compile_for(_parsed(args), target)
         show("\n".join(reported.lines()))
         reported.check()
-        return
+        return None
     from stoix_like.run.programs import compile as programs
     from stoix_like.run.set_up.setup import set_up
 
@@ -184,7 +184,7 @@ def _compile(args: argparse.Namespace) -> None:
     with contextlib.closing(set_up(config)) as setup:
         compiled = programs.compile_run(setup)
     cached = "" if config.arch.compile_cache else "; arch.compile_cache=false keeps none of it"
-    show("\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"]))
+    return "\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"])
 
 
 def _parsed(args: argparse.Namespace) -> RunConfig:
@@ -198,7 +198,7 @@ def _parsed(args: argparse.Namespace) -> RunConfig:
         return parse_config(composed)
 
 
-def _check_env(args: argparse.Namespace) -> None:
+def _check_env(args: argparse.Namespace) -> str:
     from stoix_like.envs import check_environment, make_eval
     from stoix_like.envs.factory import check_host_wrappers, make_scenario
     from stoix_like.errors import FaultyEnvironmentError
@@ -216,10 +216,10 @@ def _check_env(args: argparse.Namespace) -> None:
     except FaultyEnvironmentError as error:
         show(str(error))
         sys.exit(FAILED)
-    show(f"{env.env_name}/{env.scenario.name}: {checked}")
+    return f"{env.env_name}/{env.scenario.name}: {checked}"
 
 
-def _list(args: argparse.Namespace) -> None:
+def _list(args: argparse.Namespace) -> str:
     from stoix_like.cli import listings
 
-    show("\n".join(listings.lines(args.what, args.all)))
+    return "\n".join(listings.lines(args.what, args.all))
