@@ -31,6 +31,9 @@ from stoix_like.storage.files import write_text
 from stoix_like.storage.recorded_runs import DIVERGED, FINISHED, members, read_run
 from stoix_like.storage.run_files import FAILURE, read_failure, read_summary
 
+# First seeds of the finalists of a search, and of the best setting, relative to `arch.seed`, where a search starts.
+FINALISTS, FRESH = 1_000_000, 2_000_000
+_MAX_SEED = 2**31
 _NO_RESULTS = "it left no results"
 
 
@@ -56,6 +59,12 @@ def population_overrides(
     if varied:
         population = {"hyperparams": values, "mode": "zip", "seeds": seeds} | ({"paired": True} if paired else {})
     return to_overrides({**fixed, **{f"arch.population.{name}": value for name, value in population.items()}})
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed of a search that leaves no valid further seeds for runs."""
+    if seed > _MAX_SEED:
+        raise ConfigError(f"arch.seed={seed} leaves no room for the further seeds of a search: use at most {_MAX_SEED}")
 
 
 def check_set_up(overrides: Sequence[str]) -> RunSetup:
@@ -153,6 +162,23 @@ class Runner(NamedTuple):
         if self.has_results(job.run):
             values = [member.score(objective) for member in members(read_run(self.directory / job.run))]
         return [values[place * seeds : (place + 1) * seeds] for place in range(settings)]
+
+    def train_again(
+        self,
+        name: str,
+        settings: Sequence[Mapping[str, Any]],
+        traced: Collection[str],
+        seeds: int,
+        first_seed: int,
+        objective: str,
+    ) -> list[list[float]]:
+        """Train settings that differ only in traced hyperparameters on other seeds, as one population."""
+        # None is no value of a member.
+        varied = [key for key in settings[0] if key in traced and settings[0][key] is not None]
+        population = population_overrides(settings, varied, seeds, paired=True)
+        job = Job(f"{name}/00", (*population, f"arch.seed={first_seed}"))
+        self.train([job], lambda job: None)
+        return self.returns(job, len(settings), seeds, objective)
 
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
         run_dir = self.directory / job.run

@@ -24,7 +24,6 @@ from stoix_like.config import RunConfig, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.lab.analysis.selection import FRESH_RUNS
 from stoix_like.lab.tuning import study
-from stoix_like.lab.tuning.confirm import FRESH, check_seed, train_again
 from stoix_like.lab.tuning.parameters import KEY, Parameter, as_json, parse_space
 from stoix_like.lab.tuning.progress import interquartile_means
 from stoix_like.lab.tuning.results import (
@@ -35,7 +34,7 @@ from stoix_like.lab.tuning.results import (
     plain,
     write_results,
 )
-from stoix_like.lab.tuning.runner import Job, Runner, population_overrides
+from stoix_like.lab.tuning.runner import FRESH, Job, Runner, check_seed, population_overrides
 from stoix_like.lab.tuning.shapes import Shape, describe_programs, list_shapes, population_size, shape_of
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
 from stoix_like.run.host.plan import make_plan
@@ -352,7 +351,7 @@ class Sweep:
             stop = min([stop for stop, evaluated in stops.items() if evaluated or stop <= wanted] or [wanted])
             name, first = f"{FRESH_RUNS}/{number:05d}-{start}-{stop}", self.seed + FRESH + start
             of_runs = self.traced, stop - start, first, self.config.objective
-            found += train_again(self.runner, name, [best.params], *of_runs)[0]
+            found += self.runner.train_again(name, [best.params], *of_runs)[0]
         return found[: self.config.fresh_seeds]
 
     def _note_inert(self, job: Job, setup: RunSetup) -> None:

@@ -27,12 +27,11 @@ from stoix_like.lab.analysis.figures import save
 from stoix_like.lab.analysis.selection import TUNE, SelectedMember, describe_fresh
 from stoix_like.lab.tuning import budget as budgets
 from stoix_like.lab.tuning.budget import Budget, BudgetStages
-from stoix_like.lab.tuning.confirm import FINALISTS, FRESH, check_seed, train_again
 from stoix_like.lab.tuning.default_space import default_space
 from stoix_like.lab.tuning.parameters import Parameter, as_json, parse_space
 from stoix_like.lab.tuning.progress import TuningProgress, interquartile_means
 from stoix_like.lab.tuning.results import as_experiment, check_overrides, draw, importance, of_trials, train_line
-from stoix_like.lab.tuning.runner import LostRunsError, Runner, check_set_up
+from stoix_like.lab.tuning.runner import FINALISTS, FRESH, LostRunsError, Runner, check_seed, check_set_up
 from stoix_like.lab.tuning.study import complete, finished
 from stoix_like.lab.tuning.sweep import SweepConfig, run_sweep
 from stoix_like.overrides import Overrides, check_given_once, to_overrides
@@ -212,7 +211,7 @@ class _Tuning:
         found = []
         for start in range(0, len(settings), together):
             name, own = f"{stage}/{start // together}", settings[start : start + together]
-            found += train_again(runner, name, own, traced, self.plan.seeds, seed, "final")
+            found += runner.train_again(name, own, traced, self.plan.seeds, seed, "final")
         return found
 
     def _overrides(self, stage: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from stoix_like.lab.tuning.progress import TuningProgress
+from stoix_like.lab.tuning.progress import TuningProgress, interquartile_means
 
 
 def test_the_progress_shows_the_mean_that_counts_and_not_the_best_member(capsys):
@@ -15,3 +15,9 @@ def test_the_progress_shows_the_mean_that_counts_and_not_the_best_member(capsys)
     shown = capsys.readouterr().out
     assert "fresh: 2 setting(s) of 4 seed(s), 2 evaluations" in shown
     assert "best IQM 5," in shown
+
+
+def test_settings_are_judged_by_the_interquartile_mean_of_their_members():
+    # Of four members, the mean of the middle two; of three, the mean; NaN is the lowest.
+    assert interquartile_means([0.0, 100.0, 2.0, 4.0, float("nan"), 1.0, 3.0, 5.0], 4).tolist() == [3.0, 2.0]
+    assert interquartile_means([0.0, 3.0, 6.0, 1.0, float("nan"), 2.0], 3).tolist() == [3.0, -float("inf")]

@@ -8,16 +8,17 @@ import pytest
 
 import stoix_like
 from stoix_like.errors import TrainingError
-from stoix_like.lab.tuning.runner import Job, LostRunsError, Runner, population_overrides
+from stoix_like.lab.tuning.runner import FINALISTS, FRESH, Job, LostRunsError, Runner, population_overrides
 from stoix_like.lab.tuning.study import open_study
 from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
-from support.killed_sweeps import trials_table
+from support.killed_sweeps import KEYS, FakeRunner, trials_table, values
 from support.recorded import write_run
 from support.trained_runs import SMALL
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
+LR, GAMMA, EPOCHS = KEYS
 
 
 def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
@@ -136,3 +137,33 @@ def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
     # The same sweep trains what is left.
     stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
     assert [row["state"] for row in trials_table(tmp_path / "sweep")] == ["complete"] * 2
+
+
+def test_settings_are_one_population(tmp_path):
+    settings = [{LR: 0.01 * place, GAMMA: 0.9, EPOCHS: 2} for place in range(5)]
+    jobs = []
+
+    class Recording(FakeRunner):
+        def returns(self, job, settings, seeds, objective):
+            jobs.append(job)
+            return super().returns(job, settings, seeds, objective)
+
+    found = Recording(tmp_path, []).train_again("fresh/00003-2", settings, [LR, GAMMA], 2, FRESH + 42, "final")
+    assert found == [[value] * 2 for value in values(settings)]
+    assert [job.run for job in jobs] == ["fresh/00003-2/00"]
+    assert all("arch.seed=2000042" in job.overrides and "arch.population.paired=true" in job.overrides for job in jobs)
+
+
+@pytest.mark.slow
+def test_settings_train_again_on_the_same_seeds(tmp_path, monkeypatch):
+    run = [*SMALL, "system=ppo/ff_ppo", "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
+    settings = [{LR: 0.01, EPOCHS: 2}, {LR: 0.02, EPOCHS: 2}]
+    first, runner = FINALISTS + 42, Runner(tmp_path, run)
+    found = runner.train_again("finalists", settings, [LR, GAMMA], 3, first, "final")
+    assert [len(returns) for returns in found] == [3] * 2
+    runs = [recorded_runs.read_run(directory) for directory in recorded_runs.find_runs([tmp_path / "finalists"])]
+    seeds = [[member.seed for member in recorded_runs.members(run)] for run in runs]
+    assert seeds == [[first, first + 1, first + 2] * 2]
+    # What is complete is read.
+    monkeypatch.setattr("stoix_like.run.experiment.run", None)
+    assert runner.train_again("finalists", settings, [LR, GAMMA], 3, first, "final") == found
