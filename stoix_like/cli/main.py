@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoix_like.cli import commands as reading
 from stoix_like.cli import data
-from stoix_like.cli.options import TRUST
+from stoix_like.cli.options import TRUST, add_run
 from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
 from stoix_like.errors import ConfigError, nearest
@@ -70,7 +70,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
-    resuming.add_argument("run_dir", type=Path, help="directory or address of the run")
+    add_run(resuming)
     about = "key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
     resuming.add_argument("overrides", nargs="*", default=[], help=about)
     resuming.add_argument("--trust", action="store_true", help=TRUST)
@@ -101,8 +101,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         hint = nearest(_USUAL_NAMES.get(words[0], words[0]), commands.choices)
         raise ConfigError(f"'{words[0]}' is not a command: {hint}")
     known, rest = parser.parse_known_args(words)
-    takes_overrides = ("resume", "evaluate", "compile", "check-env", "eject", "tune", "sweep")
-    if known.command in takes_overrides and not any(word.startswith("-") for word in rest):
+    if hasattr(known, "overrides") and not any(word.startswith("-") for word in rest):
         known.overrides += rest  # those after an option
     elif rest and known.command not in ("train", "plot"):
         commands.choices[known.command].error(f"unrecognized arguments: {' '.join(rest)}")
@@ -120,8 +119,8 @@ class _Version(argparse.Action):
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
     add = parser.add_argument
-    add("run_dir", type=Path, help="directory or address of the run")
     add("overrides", nargs="*", default=[], help="another environment with equal spaces, env=NAME, and keys of it")
     add("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
     add("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
