@@ -140,17 +140,10 @@ def _read_series(path: Path, metric: str, changed: int) -> Series:
     return Series(*map(list, zip(*found, strict=True))) if found else Series([], [], [])
 
 
-class Reading(NamedTuple):
-    """Runs that were read, and why others could not be."""
-
-    runs: list[Run]
-    problems: list[str]
-
-
-def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """Find the run directories at or below the given paths."""
     found: dict[Path, None] = {}
-    given = list(paths)
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise ConfigError("no runs are given: give run directories, or directories that contain runs")
     for path in map(remote.local_copy, given):
@@ -172,8 +165,8 @@ def _run_directories(path: Path) -> Iterator[Path]:
             directories[:] = [name for name in directories if name not in _PARTS]
 
 
-def read_runs(paths: Iterable[str | Path]) -> Reading:
-    """Read the runs at or below the given paths."""
+def read_runs(paths: str | Path | Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """Read the runs at or below the given paths. Returns the runs, and why others could not be read."""
     runs, problems = [], []
     for directory in find_runs(paths):
         try:
@@ -182,7 +175,7 @@ def read_runs(paths: Iterable[str | Path]) -> Reading:
             problems.append(str(error))
     if not runs:
         raise ConfigError("; ".join(problems))
-    return Reading(runs, problems)
+    return runs, problems
 
 
 def read_run(directory: Path) -> Run:

@@ -20,7 +20,6 @@ from stoix_like.storage.files import check_writable, write_bytes
 from stoix_like.storage.recorded_runs import Member, differing_keys, evolves, identity, varied_hyperparams
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
-_WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>body{{margin:1rem;text-align:center}}svg{{max-width:100%;height:auto}}</style>
@@ -64,7 +63,7 @@ def draw(algorithms: Sequence[AlgorithmRuns], kind: str, *, hyperparams: Sequenc
     else:
         function = plots.performance_profiles if kind == "profiles" else plots.sample_efficiency
         panels = [partial(function, section, **options) for section in sections(algorithms)]
-    return plots.arrange(panels, _WIDTH, _HEIGHT)
+    return plots.arrange(panels)
 
 
 def population_panels(

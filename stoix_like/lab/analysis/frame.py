@@ -35,8 +35,7 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
         MissingExtraError: pandas is not installed.
     """
     pandas = require("pandas", "analysis.load", "analysis")
-    paths = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
-    runs, problems = read_runs(paths)
+    runs, problems = read_runs(run_dirs)
     for problem in problems:
         print(f"leaving out a run: {problem}", file=sys.stderr)
     named = zip(runs, task_names(runs), strict=True)

@@ -74,8 +74,7 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
 
 def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """Read runs that have an evaluation, of one stage of each search."""
-    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    found, problems = read_runs(given)
+    found, problems = read_runs(paths)
     runs = one_stage([run for run in found if run.last])
     problems += [f"no evaluation yet in {run.directory}" for run in found if not run.last]
     if not runs:
@@ -210,18 +209,10 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
         ]
         labels.append(" ".join([system, *words_of(own, rivals, names)]))
     # Several algorithms differ in nothing that is short enough to be told, or share no environment.
+    named = list(zip(labels, found, strict=True))
     return [
-        label
-        if labels.count(label) == 1 or _is_alone(position, labels, found)
-        else f"{label} #{labels[: position + 1].count(label)}"
-        for position, label in enumerate(labels)
+        f"{label} #{labels[: place + 1].count(label)}"
+        if any(label == other and tasks.keys() & others.keys() for other, others in named[:place] + named[place + 1 :])
+        else label
+        for place, (label, tasks) in enumerate(named)
     ]
-
-
-def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, dict[int, Member]]]) -> bool:
-    """Return whether no other algorithm with the same label was trained on the same environment."""
-    return not any(
-        label == labels[position] and tasks.keys() & found[position].keys()
-        for index, (label, tasks) in enumerate(zip(labels, found, strict=True))
-        if index != position
-    )

@@ -49,19 +49,16 @@ def policy_slice(taken: Slice, *, of: int | None = None, deviation: bool = False
     discrete = isinstance(taken.policy.action_space, Discrete)
     if len(taken.features) == 1:
         (_draw_probabilities if discrete else _draw_entry)(axes, taken, of or 0)
-        return _finish(axes, taken)
-    if not discrete:
+    elif not discrete:
         entry = of or 0
         source = taken.found.deviation if deviation else taken.found.action
         label = action_names(taken.policy)[entry]
         _colour(axes, taken, _entries(taken, source)[..., entry], f"deviation of {label}" if deviation else label)
-        return _finish(axes, taken)
-    probabilities = taken.found.probabilities
-    if of is not None:
+    elif of is not None:
         name = f"probability of {action_names(taken.policy)[of]}"
-        _colour(axes, taken, probabilities[..., of], name, vmin=0.0, vmax=1.0)
+        _colour(axes, taken, taken.found.probabilities[..., of], name, vmin=0.0, vmax=1.0)
     else:
-        _colour_actions(axes, taken, probabilities.argmax(axis=-1))
+        _colour_actions(axes, taken, taken.found.probabilities.argmax(axis=-1))
     return _finish(axes, taken)
 
 

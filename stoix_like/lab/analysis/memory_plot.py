@@ -22,7 +22,6 @@ from stoix_like.storage.recorded_runs import Member, differing_keys, flatten, sa
 CELL = "network.actor_network.rnn_layer.cell_type"
 _ARGUMENTS = "env.kwargs."
 _MOST_KEYS = 3
-_WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
 
 Curves = dict[str, dict[float, np.ndarray]]
 """By label of a cell and length of the task, one return per seed."""
@@ -113,4 +112,4 @@ def draw_memory(
     key = key or varied_length(members)
     tasks = returns_over_lengths(members, key, kind, by)
     panels = [partial(plots.length_curves, curves, task, key, kind) for task, curves in tasks.items()]
-    return plots.arrange(panels, _WIDTH, _HEIGHT)
+    return plots.arrange(panels)

@@ -89,8 +89,8 @@ def learning_curves(
     return axes
 
 
-def arrange(panels: Sequence[Callable[..., Any]], width: float, height: float) -> Figure:
-    """Draw panels below each other, up to three side by side."""
+def arrange(panels: Sequence[Callable[..., Any]], width: float = 7.0, height: float = 4.2) -> Figure:
+    """Draw panels below each other, up to three side by side. `width`, `height`: of one panel, in inches."""
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
