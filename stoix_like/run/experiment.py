@@ -205,7 +205,9 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
     summary, say = directory.read_summary(), setup.processes.say
     if host_state is not None:
         check_unchanged(setup, host_state)
-        if not (_is_complete(setup, host_state) and summary):
+        # It spent its budget, or was stopped by a callback under the same conditions.
+        is_over = host_state["progress"]["updates"] == setup.plan.num_updates or stopped_by(setup, host_state)
+        if not (is_over and summary):
             if not setup.config.checkpoint.keep:
                 raise ConfigError(
                     f"checkpoint.keep=0 would leave the checkpoints of {directory.path} behind its results: keep one"
@@ -222,12 +224,6 @@ def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[
     else:
         say(f"{directory.path} has no checkpoint yet: the run starts from step 0")
     return complete
-
-
-def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
-    """Return whether a run spent its budget, or was stopped by a callback under the same conditions."""
-    progress = host_state["progress"]
-    return progress["updates"] == setup.plan.num_updates or stopped_by(setup, host_state) is not None
 
 
 def _how_to_continue(host_state: dict[str, Any]) -> str:

@@ -20,10 +20,6 @@ class Best(NamedTuple):
     env_steps: np.ndarray  # the environment steps before that evaluation
     hyperparams: Mapping[str, np.ndarray]  # by name, the hyperparameters of that time
 
-    def trained_returns(self, untrained_steps: int) -> np.ndarray:
-        """Return `episode_return`, but -inf for parameters from before the first update."""
-        return np.where(self.env_steps <= untrained_steps, -np.inf, self.episode_return)
-
     def unless_better(
         self,
         before: Best | None,
@@ -39,7 +35,9 @@ class Best(NamedTuple):
         """
         best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
         if better is None or before is None:
-            better = self.episode_return >= best.trained_returns(untrained_steps)
+            # Any are better than those from before the first update.
+            trained_returns = np.where(best.env_steps <= untrained_steps, -np.inf, best.episode_return)
+            better = self.episode_return >= trained_returns
         if before is not None and not better.any():
             return before
         return Best(
