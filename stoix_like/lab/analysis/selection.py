@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from stoix_like.loggers.formats import center_name
 from stoix_like.run.records.records import aggregate
+from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import Run
@@ -57,10 +58,12 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
     everywhere = dict.fromkeys(parent for run in runs for parent in run.directory.parents)
     for search in everywhere:
         stages, fresh = [search / name for name in _STAGES if search / name in everywhere], search / FRESH_RUNS
-        if stages and (search / TUNE).exists():
+        # The mirror of a search on a store holds nothing but its runs.
+        is_copy = bool(stages) and remote.address_of(search) != search
+        if stages and ((search / TUNE).exists() or (is_copy and stages[0].name == _STAGES[0])):
             left_out |= dict.fromkeys(stages[:-1], f"what it selected trains again in {stages[-1].name}/")
             continue
-        is_sweep = fresh in stages and (search / SELECTED).exists()
+        is_sweep = fresh in stages and (is_copy or (search / SELECTED).exists())
         if is_sweep and any(search in own and fresh not in own for own in parents):
             left_out[fresh] = "fresh seeds do not count with those that selected their setting"
     for directory, reason in left_out.items():

@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 from stoix_like.lab.analysis.selection import describe_fresh
 from support.lazily import Lazy
 from support.recorded import write_run
@@ -42,6 +44,19 @@ def test_of_tune_only_the_last_stage_counts(tmp_path, capsys):
         before.append(stage)
     (alone,) = analysis.read(tmp_path / "tuned/search")
     assert (len(alone.members), capsys.readouterr().err) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("others", "fresh"), [("runs/00000", "fresh/00000-0-1/00"), ("search/runs/00000", "fresh/0/00")]
+)
+def test_on_a_store_searches_are_known_by_their_runs(tmp_path, monkeypatch, others, fresh):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    copy = tmp_path / "stoix_like/read/s3/bucket/search"
+    for seed, run in enumerate((others, fresh)):
+        write_run(copy / run, (float(seed),), seed=seed)
+    (algorithm,) = analysis.read(copy)
+    # Of a sweep, what selected counts, and of `tune` what did not.
+    assert [member.seed for member in algorithm.members] == [int(others.startswith("search"))]
 
 
 def test_an_end_of_an_interval_in_which_seeds_diverged_is_named():
