@@ -50,7 +50,7 @@ def plot(words: Sequence[str]) -> str:
     parser.add_argument("--out", type=Path, required=True, help=f"the file: {listed(endings, 'or')}")
     style = parser.add_argument_group("style")
     style.add_argument("--title", default="", help="title above the picture")
-    style.add_argument("--width", type=float, help="width in inches (default: 7 for each panel)")
+    style.add_argument("--width", type=float, help="width in inches (default: about 4 to 7 for each panel)")
     style.add_argument("--dpi", type=int, default=150, help="dots per inch of a .png (default: 150)")
     args = parser.parse_args(rest, known)
     if getattr(args, "trust", False):
@@ -84,7 +84,7 @@ def _add_efficiency(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_population(parser: argparse.ArgumentParser) -> None:
-    _add_labelled(parser)
+    add_selection(parser)
     about = "may be repeated (default: all that vary; of a heat map the first two)"
     parser.add_argument("--hyperparam", action="append", default=[], help=about)
 
@@ -136,11 +136,11 @@ def _draw_runs(args: argparse.Namespace) -> Figure:
     from stoix_like.lab.analysis import figures
 
     algorithms = analysis.read(args.runs, args.by)
-    if args.label and len(args.label) != len(algorithms):
-        shown = ", ".join(algorithm.label for algorithm in algorithms)
-        raise ConfigError(f"--label is given {len(args.label)} times: name each of {shown}, in this order")
-    if args.label:
-        algorithms = [one._replace(label=label) for one, label in zip(algorithms, args.label, strict=True)]
+    if labels := getattr(args, "label", None):
+        if len(labels) != len(algorithms):
+            shown = ", ".join(algorithm.label for algorithm in algorithms)
+            raise ConfigError(f"--label is given {len(labels)} times: name each of {shown}, in this order")
+        algorithms = [one._replace(label=label) for one, label in zip(algorithms, labels, strict=True)]
     own = ("runs", "by", "label", "out", "title", "width", "dpi", "hyperparam")
     given = {name: value for name, value in vars(args).items() if name not in own and value is not None}
     return figures.draw(algorithms, hyperparams=getattr(args, "hyperparam", ()), **given)

@@ -15,6 +15,8 @@ def test_an_option_of_another_kind_is_refused_with_those_of_this_one(kind, own, 
     assert f"usage: stoix-like plot --kind {kind} " in error
     assert own in error
     assert ("--by" in error) == (kind in ("curves", "heatmap", "memory"))
+    # Titles of populations name no algorithm.
+    assert ("--label" in error) == (kind == "curves")
 
 
 @pytest.fixture
