@@ -145,12 +145,6 @@ class RunConfig(NamedTuple):
         resolved = {**self.resolved, "checkpoint": {**self.resolved["checkpoint"], "mirror": address}}
         return self._replace(checkpoint=replace(self.checkpoint, mirror=address), resolved=resolved)
 
-    def with_mirror_of(self, job: str) -> RunConfig:
-        """Return a copy of which one job of several is mirrored below `checkpoint.mirror`, if it is set."""
-        mirror = self.checkpoint.mirror
-        # Two slashes would be a directory without a name.
-        return self if mirror is None else self.with_mirror(f"{mirror.rstrip('/')}/{job}")
-
 
 def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     """Convert a composed configuration to typed values."""

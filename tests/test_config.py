@@ -162,9 +162,3 @@ def test_physics_computes_in_full_precision_unless_told_otherwise():
     assert parsed("env=gymnax/cartpole").matmul_precision is None
     # The key itself stays as it was given, so that runs from before it was introduced can be resumed.
     assert physics.resolved["arch"]["matmul_precision"] is None
-
-
-@pytest.mark.parametrize("mirror", ["s3://bucket/sweep", "s3://bucket/sweep/"])
-def test_the_jobs_of_a_mirrored_sweep_have_directories_of_their_own(mirror):
-    run = parse_config(compose_config([f"checkpoint.mirror={mirror}"])).with_mirror_of("0")
-    assert run.checkpoint.mirror == run.resolved["checkpoint"]["mirror"] == "s3://bucket/sweep/0"

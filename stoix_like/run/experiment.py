@@ -26,7 +26,7 @@ from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.evaluations import ABSOLUTE_FACTOR
-from stoix_like.run.prepare import Prepared, find_source, prepare
+from stoix_like.run.prepare import Prepared, find_source, mirror_job, prepare
 from stoix_like.run.programs.profile import Profile
 from stoix_like.run.records import records
 from stoix_like.run.records.recording import Progress
@@ -114,7 +114,7 @@ def _output_dir() -> Path | None:
 
 def _resuming_job(config: RunConfig, run_dir: Path) -> RunConfig:
     """Return the configuration of a job of a multirun, which a scheduler may queue again: it then resumes its run."""
-    config = config.with_mirror_of(HydraConfig.get().sweep.subdir)
+    config = mirror_job(config, HydraConfig.get().sweep.subdir)
     if config.arch.resume_from is not None:
         return config
     return config._replace(arch=dataclasses.replace(config.arch, resume_from=str(run_dir)))

@@ -33,6 +33,13 @@ def prepare(config: RunConfig, run_dir: Path, started: float | None = None) -> P
     return Prepared(setup, place, source=find_source(setup))
 
 
+def mirror_job(config: RunConfig, job: str) -> RunConfig:
+    """Return the configuration of one job of several, which is copied to a place of its own below a mirror."""
+    mirror = config.checkpoint.mirror
+    # Two slashes would be a directory without a name.
+    return config if mirror is None else config.with_mirror(f"{mirror.rstrip('/')}/{job}")
+
+
 def find_source(setup: RunSetup) -> warm_start.Source | None:
     """Find the parameters that a new run starts from, in all of its processes."""
     return setup.processes.together(lambda: warm_start.find(setup))

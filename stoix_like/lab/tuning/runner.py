@@ -25,7 +25,7 @@ from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
 from stoix_like.overrides import is_hydras, is_launchers, quoted, to_overrides
 from stoix_like.run import experiment
 from stoix_like.run import jobs as running
-from stoix_like.run.prepare import prepare
+from stoix_like.run.prepare import mirror_job, prepare
 from stoix_like.run.set_up.setup import RunSetup, set_up
 from stoix_like.storage.files import write_text
 from stoix_like.storage.recorded_runs import DIVERGED, FINISHED, members, read_run
@@ -183,7 +183,7 @@ class Runner(NamedTuple):
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
         run_dir = self.directory / job.run
         given = [*self.overrides, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
-        prepared = prepare(parse_config(compose_config(given)).with_mirror_of(job.run), run_dir)
+        prepared = prepare(mirror_job(parse_config(compose_config(given)), job.run), run_dir)
         starting(job, prepared.setup)
         try:
             experiment.run(prepared)

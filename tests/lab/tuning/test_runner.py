@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 import stoix_like
+from stoix_like.config import parse_config
 from stoix_like.errors import TrainingError
 from stoix_like.lab.tuning.runner import FINALISTS, FRESH, Job, LostRunsError, Runner, population_overrides
 from stoix_like.lab.tuning.study import open_study
 from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
+from stoix_like.run.prepare import mirror_job
 from stoix_like.storage import recorded_runs
+from support.composed import compose_config
 from support.killed_sweeps import KEYS, FakeRunner, trials_table, values
 from support.recorded import write_run
 from support.trained_runs import SMALL
@@ -33,6 +36,12 @@ def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
     # Equal settings are further seeds.
     equal = population_overrides([{"network": "mlp"}] * 2, ["system.gamma"], 3)
     assert equal == ["network=mlp", "arch.population.size=6"]
+
+
+@pytest.mark.parametrize("mirror", ["s3://bucket/sweep", "s3://bucket/sweep/"])
+def test_the_runs_of_a_mirrored_sweep_have_places_of_their_own(mirror):
+    run = mirror_job(parse_config(compose_config([f"checkpoint.mirror={mirror}"])), "runs/00000")
+    assert run.checkpoint.mirror == run.resolved["checkpoint"]["mirror"] == "s3://bucket/sweep/runs/00000"
 
 
 @pytest.mark.parametrize(("objective", "returns"), [("final", [[1.0, 2.0]]), ("best", [[3.0, 4.0]])])
