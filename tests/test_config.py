@@ -9,6 +9,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support.composed import compose_config
+from support.set_ups import config_of
 
 
 def test_parsing_does_not_change_the_composed_configuration():
@@ -34,12 +35,12 @@ def test_parsing_does_not_change_the_composed_configuration():
 )
 def test_configurations_that_do_not_match_their_types_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        parse_config(compose_config(overrides))
+        config_of(*overrides)
 
 
 def test_numbers_that_are_written_as_strings_are_recorded_as_numbers():
     given = ["arch.total_timesteps='1e5'", "system.gamma='0.5'", "logger.wandb.name='1e3'", "env.time_limit='30'"]
-    run = parse_config(compose_config([*given, "arch.population.pbt.every_evals='2'"]))
+    run = config_of(*given, "arch.population.pbt.every_evals='2'")
     numbers = run.arch.total_timesteps, run.system.gamma, run.env.time_limit, run.arch.population.pbt.every_evals
     recorded = run.resolved["arch"], run.resolved["system"], run.resolved["env"]
     found = [recorded[0]["total_timesteps"], recorded[1]["gamma"], recorded[2]["time_limit"]]
@@ -65,7 +66,7 @@ def test_a_value_that_refers_to_a_job_is_refused_without_one(monkeypatch):
     # Hydra keeps that of a command which ran before.
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     with pytest.raises(ConfigError, match="^logger.wandb.group refers to Hydra's job, which only stoix-like train and"):
-        parse_config(compose_config(["logger.wandb.group=${hydra:job.name}"]))
+        config_of("logger.wandb.group=${hydra:job.name}")
 
 
 OmegaConf.register_new_resolver("twice", lambda value: 2 * value, replace=True)
@@ -87,7 +88,7 @@ VARIED = "arch.population.hyperparams={ent_coef: [0.1, 0.2], actor_lr: [1e-3, 1e
 )
 def test_what_would_not_follow_a_hyperparameter_that_varies_is_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        parse_config(compose_config([*overrides, VARIED]))
+        config_of(*overrides, VARIED)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_what_would_not_follow_a_hyperparameter_that_varies_is_refused(overrides
     ],
 )
 def test_values_may_depend_on_what_all_members_share(overrides):
-    parse_config(compose_config(overrides))
+    config_of(*overrides)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
         "critic_network: {pre_torso: {layer_sizes: [16]}}\n"
     )
     run = parse_config(composition.compose_config(["network=mine"], [tmp_path]))
-    preset = parse_config(compose_config(["network=mlp"])).network
+    preset = config_of("network=mlp").network
     # Replaced as a whole: the activation of the preset is gone.
     assert run.network["actor_network"]["pre_torso"] == {
         "_target_": "stoix_like.networks.torso.NoisyMLPTorso",
@@ -149,16 +150,13 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
     assert run.network["critic_network"]["pre_torso"] == preset["critic_network"]["pre_torso"] | {"layer_sizes": [16]}
     assert run.resolved["network"] == run.network | {"share": True}
     with pytest.raises(ConfigError, match="network.actor_network._replace_=3 must be a mapping"):
-        parse_config(compose_config(["+network.actor_network._replace_=3"]))
+        config_of("+network.actor_network._replace_=3")
 
 
 def test_physics_computes_in_full_precision_unless_told_otherwise():
-    def parsed(*overrides):
-        return parse_config(compose_config(overrides))
-
-    physics = parsed("env=brax/ant")
+    physics = config_of("env=brax/ant")
     assert physics.matmul_precision == "highest"
-    assert parsed("env=brax/ant", "arch.matmul_precision=default").matmul_precision == "default"
-    assert parsed("env=gymnax/cartpole").matmul_precision is None
+    assert config_of("env=brax/ant", "arch.matmul_precision=default").matmul_precision == "default"
+    assert config_of("env=gymnax/cartpole").matmul_precision is None
     # The key itself stays as it was given, so that runs from before it was introduced can be resumed.
     assert physics.resolved["arch"]["matmul_precision"] is None

@@ -13,14 +13,13 @@ import pytest
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.records import records
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.storage.run_files import LAYOUT_NUMBER
 from support import toys
 from support.composed import compose_config
 from support.recorded import write_config
+from support.set_ups import setup_of
 
 ROOT = Path(__file__).parent.parent
 specification = importlib.util.spec_from_file_location("results", ROOT / "scripts/results.py")
@@ -446,7 +445,7 @@ def test_the_defaults_of_every_system_are_measured_on_an_environment_that_fits(d
         train, *overrides = defaults.command_of(system)
         assert train == "train"
         if system != "disco_rl/ff_disco103":  # its weights are a download
-            set_up(parse_config(compose_config(overrides)))
+            setup_of(*overrides)
 
 
 def test_populations_are_compared_with_those_of_population_based_training_alone(tmp_path, monkeypatch, capsys):

@@ -14,11 +14,10 @@ from stoix_like.envs import Discrete, find_opponent
 from stoix_like.envs.factory import EnvConfig, make
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.networks.from_config.modules import build_networks
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, name_of, refusing
 from support import custom_envs
-from support.set_ups import config_of
+from support.set_ups import config_of, setup_of
 from support.trained_runs import SMALL
 
 MODULES = {
@@ -156,7 +155,7 @@ def test_networks_that_raise_anything_are_refused(monkeypatch, error, message, w
     torso = [f"{key}._target_=user_torsos.Torso", f"+{key}.error={error}", f"+{key}.when={when}"]
     place = "pre_torso=user_torsos.Torso cannot be built: " if when == "built" else "built with this network: "
     with pytest.raises(ConfigError, match=f"{place}{message} .*test_user_code.py:"):
-        set_up(config_of("env=probe/policy", *torso))
+        setup_of("env=probe/policy", *torso)
 
 
 @pytest.mark.slow

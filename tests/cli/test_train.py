@@ -15,9 +15,8 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import quoted
 from stoix_like.run import experiment
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
 from support.selections import first
+from support.set_ups import setup_of
 
 PPO_FILE = Path(stoix_like.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
@@ -87,7 +86,7 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
 )
 def test_invalid_configurations_are_refused_by_a_sentence(overrides, message):
     with pytest.raises(ConfigError) as refused:
-        set_up(parse_config(compose_config(overrides)))
+        setup_of(*overrides)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -11,7 +11,6 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.envs import Box, Discrete, EnvConfig, Environment, check_environment, custom, make, make_eval
 from stoix_like.envs.custom import as_overrides, unused_methods
 from stoix_like.envs.wrappers import StackFrames
@@ -19,19 +18,15 @@ from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file
 from support import custom_envs
 from support.compiled import run
-from support.composed import compose_config
 from support.games import Match
 from support.recorded import write_config
+from support.set_ups import config_of
 
 TINY = [
     "arch.total_timesteps=512", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4",
     "arch.absolute_metric=false", "logger=silent", "system.rollout_length=64",
     "network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]",
 ]  # fmt: skip
-
-
-def composed(*overrides):
-    return parse_config(compose_config(list(overrides)))
 
 
 def walk_right(env, num_steps):
@@ -46,7 +41,7 @@ def walk_right(env, num_steps):
 
 @pytest.mark.parametrize("name", ["Corridor", "make_corridor", "GymnaxWalk"])
 def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
-    config = composed(f"env._target_=support.custom_envs.{name}", "+env.kwargs.size=2")
+    config = config_of(f"env._target_=support.custom_envs.{name}", "+env.kwargs.size=2")
     assert (config.env.env_name, config.env.scenario.name) == ("own", f"support.custom_envs.{name}")
     env = make_eval(config.env)
     assert env.action_space == Discrete(2)
@@ -58,13 +53,13 @@ def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
 
 def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates():
     overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3"]
-    env = make_eval(composed("env._target_=support.custom_envs.GymnaxWalk", *overrides).env)
+    env = make_eval(config_of("env._target_=support.custom_envs.GymnaxWalk", *overrides).env)
     last = walk_right(env, 3)[-1]
     assert bool(last.truncated[0])
     # Others may override is_truncated, or start in the middle.
     assert env.truncates_after is None
     assert not bool(last.terminated[0])
-    near = composed("env._target_=support.custom_envs.GymnaxWalk", "+env.kwargs.size=1", "+env.params.goal=5").env
+    near = config_of("env._target_=support.custom_envs.GymnaxWalk", "+env.kwargs.size=1", "+env.params.goal=5").env
     assert float(walk_right(make_eval(near), 1)[0].reward[0]) == 5.0
 
 
@@ -81,7 +76,7 @@ def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkey
 def test_wrappers_of_ones_own_count_in_the_episode_return():
     add = "_target_: support.custom_envs.AddReward"
     wrappers = f"env.wrappers=[{{{add}, amount: 2.0}}, {{{add}}}]"
-    env = make_eval(composed("env._target_=support.custom_envs.Corridor", wrappers).env)
+    env = make_eval(config_of("env._target_=support.custom_envs.Corridor", wrappers).env)
     np.testing.assert_array_equal([float(t.reward[0]) for t in walk_right(env, 4)], [3, 3, 3, 4])
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
 
@@ -98,7 +93,7 @@ def test_stacks_behind_a_wrapper_of_ones_own_are_no_longer_those_of_successive_s
 
 @pytest.mark.parametrize("env", ["env=gymnax/cartpole", "env=gymnasium/cartpole"])
 def test_wrappers_are_checked_as_environments_are(env):
-    config = composed(env, "env.wrappers=[{_target_: support.custom_envs.WholeRewards}]").env
+    config = config_of(env, "env.wrappers=[{_target_: support.custom_envs.WholeRewards}]").env
     with pytest.raises(FaultyEnvironmentError, match=r"reward of step is int32.*return a scalar .*float32 \(.*py"):
         make(config)
 
@@ -106,8 +101,8 @@ def test_wrappers_are_checked_as_environments_are(env):
 def test_wrappers_that_episodes_on_the_host_pass_by_are_refused():
     shifted = "env.wrappers=[{_target_: support.custom_envs.OwnReset}]"
     with pytest.raises(ConfigError, match="gymnasium starts its next episodes itself without calling OwnReset.reset"):
-        make(composed("env=gymnasium/cartpole", shifted).env)
-    make(composed("env=gymnax/cartpole", shifted).env)
+        make(config_of("env=gymnasium/cartpole", shifted).env)
+    make(config_of("env=gymnax/cartpole", shifted).env)
 
 
 class Counting(gymnasium.Env):
@@ -244,7 +239,7 @@ def test_only_an_environment_of_gymnasium_that_was_built_here_is_closed(env, mon
 )
 def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(override, refused, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    write_config(tmp_path, composed(override).resolved)
+    write_config(tmp_path, config_of(override).resolved)
     message = f"{refused}.* is executed when the run is loaded.*--trust"
     with pytest.raises(ConfigError, match=message) if refused else contextlib.nullcontext():
         config_file.read_config(tmp_path)
@@ -266,9 +261,9 @@ def test_an_environment_that_names_possible_agents_stays_one_in_jax():
 def test_a_class_with_arguments_is_passed_as_one_and_an_anonymous_function_has_a_name_for_paths():
     env = functools.partial(custom_envs.Corridor, size=2)
     assert as_overrides(env) == as_overrides(custom_envs.Corridor(size=2))
-    config = composed(*as_overrides(env))
+    config = config_of(*as_overrides(env))
     assert make(config.env, env).unwrapped.env.size == 2
-    config = composed(*as_overrides(lambda: custom_envs.Corridor()))
+    config = config_of(*as_overrides(lambda: custom_envs.Corridor()))
     assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
 
 

@@ -3,8 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.described import describe
 from stoix_like.envs.environment import Vectorize
@@ -14,10 +12,11 @@ from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import write_json
 from support.custom_envs import Spot
 from support.selections import first
+from support.set_ups import config_of
 
 
 def make(*overrides):
-    config = parse_config(compose_config(["system=ppo/ff_ppo", *overrides]))
+    config = config_of("system=ppo/ff_ppo", *overrides)
     return config.env, factory.make_eval(config.env, config.custom_env, config.matmul_precision)
 
 

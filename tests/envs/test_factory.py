@@ -6,18 +6,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.errors import ConfigError, MissingExtraError
 from support.compiled import run
-from support.composed import compose_config
 from support.nim import Nim
+from support.set_ups import config_of
 
 ADD = {"_target_": "support.custom_envs.AddReward"}
 
 
 def composed(*overrides):
-    return parse_config(compose_config(list(overrides))).env
+    return config_of(*overrides).env
 
 
 def of(suite, name, **changes):

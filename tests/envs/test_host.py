@@ -7,20 +7,18 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
 from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from support import scripted
-from support.composed import compose_config
 from support.conformance import rollout
 from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions, config
+from support.set_ups import setup_of
 
 N, T = 3, 40
 SCRIPTED = ["env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"]
@@ -147,7 +145,7 @@ DQN = [
 
 @contextlib.contextmanager
 def training_loop(*overrides, writer=None):
-    setup = set_up(parse_config(compose_config([*SCRIPTED, *SMALL, *overrides])))
+    setup = setup_of(*SCRIPTED, *SMALL, *overrides)
     try:
         yield TrainingLoop(setup, MultiLogger([]), writer)
     finally:

@@ -5,7 +5,6 @@ import pytest
 
 from stoix_like import evaluate, train
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.auto_reset import AutoResetState
 from stoix_like.envs.environment import Environment, physics_of, restart, transition
@@ -15,12 +14,11 @@ from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.wrappers import Wrapper
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from support.compiled import run
-from support.composed import compose_config
 from support.randomized import Model
 from support.resumed import assert_resumed_equals_whole
+from support.set_ups import setup_of
 
 N, T = 3, 8
 
@@ -200,7 +198,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path, every, mode):
     system = ["system=ppo/ff_ppo", "network=mlp_continuous", "system.rollout_length=8", "arch.compile_cache=false"]
 
     def training_loop(writer):
-        setup = set_up(parse_config(compose_config([*system, *env, *budget])))
+        setup = setup_of(*system, *env, *budget)
         return TrainingLoop(setup, MultiLogger([]), writer)
 
     whole = assert_resumed_equals_whole(training_loop, tmp_path)

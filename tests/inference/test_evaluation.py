@@ -10,7 +10,6 @@ from PIL import Image
 
 from stoix_like import cli
 from stoix_like.architectures.evaluator import Episodes
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation
 from stoix_like.inference.evaluation import describe, evaluate
@@ -18,9 +17,8 @@ from stoix_like.policies import load
 from stoix_like.rendering import animation
 from stoix_like.run.programs.functions import make_keys
 from stoix_like.run.records import records
-from stoix_like.run.set_up.setup import set_up
-from support.composed import compose_config
 from support.recorded import write_config
+from support.set_ups import config_of, setup_of
 from support.trained_runs import SMALL
 
 
@@ -110,7 +108,7 @@ def test_other_spaces_and_keys_of_training_are_refused(pendulum, words, message)
 
 @pytest.mark.parametrize("seed", [0, 42])
 def test_evaluation_shares_no_key_with_training_of_the_same_seed(seed):
-    setup = set_up(parse_config(compose_config([*SMALL, f"arch.seed={seed}"])))
+    setup = setup_of(*SMALL, f"arch.seed={seed}")
     root = jax.random.key(seed)
     of_training = [jax.random.key_data(key) for key in (root, *jax.random.split(root), *make_keys(setup))]
     of_training = np.concatenate([np.reshape(data, (-1, 2)) for data in of_training])
@@ -275,8 +273,7 @@ def test_invalid_arguments_raise_before_compiling(members, given, message, monke
 
 
 def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeypatch):
-    config = compose_config([*SMALL, "env=probe/value"])
-    write_config(tmp_path, parse_config(config).resolved)
+    write_config(tmp_path, config_of(*SMALL, "env=probe/value").resolved)
     monkeypatch.setattr(evaluation, "make_evaluator", None)
     with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use one"):
         evaluate(tmp_path, render=tmp_path / "out.gif")

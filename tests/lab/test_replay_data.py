@@ -9,16 +9,14 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Axes, Observation, TimeStep, Trajectory, Transition
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.lab import replay_data
 from stoix_like.lab.replay_data import _find_buffer, _rows, read_replay, stored_scale
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.utils.replay import Step
 from stoix_like.utils.replay.frames import FrameReplayState
 from support.algorithms import make_algorithm
-from support.composed import compose_config
 from support.off_policy_runs import SMALL
+from support.set_ups import config_of, setup_of
 
 
 def ring(numbers, successors, terminated, truncated, index, full, scale=1.0):
@@ -91,7 +89,7 @@ def test_rewards_are_read_in_the_units_of_the_environment_where_the_system_store
     """AWR scales rewards after sampling, cloning never, and DQN before it stores them."""
     sizes = ["arch.total_num_envs=2", "system.rollout_length=3", "system.reward_scale=0.25", "system.warmup_steps=0"]
     sizes += ["system.total_buffer_size=6", "system.total_batch_size=2", "system.n_step=2"]
-    algorithm = make_algorithm(set_up(parse_config(compose_config(["system=awr/ff_awr", *sizes]))), axes=Axes())
+    algorithm = make_algorithm(setup_of("system=awr/ff_awr", *sizes), axes=Axes())
     reward = jnp.asarray([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]])
     view, flags = Observation(jnp.zeros((3, 2, 4)), jnp.ones((3, 2, 2), bool)), jnp.zeros((3, 2), bool)
     steps = Transition(view, flags.astype(jnp.int32), reward, flags, flags, view, flags, extras=reward)
@@ -104,7 +102,7 @@ def test_rewards_are_read_in_the_units_of_the_environment_where_the_system_store
     data = _rows(_find_buffer(jax.device_get(store())), 2, stored_scale(algorithm.config, {"reward_scale": 0.5}))
     assert data.reward[data.valid].tolist() == [1, 2, 3, 4, 5, 6]
     for system, own, scale in (("offline/bc", [], 1.0), ("q_learning/ff_dqn", ["system.reward_scale=0.25"], 0.25)):
-        config = parse_config(compose_config([f"system={system}", *own])).system
+        config = config_of(f"system={system}", *own).system
         assert stored_scale(config, {}) == scale
     assert stored_scale(config, {"reward_scale": 0.5}) == 0.5
 
@@ -122,7 +120,7 @@ def test_runs_without_steps_to_take_are_refused(pendulum):
     ],
 )
 def test_buffers_without_the_steps_that_were_played_are_refused(words, message):
-    config = parse_config(compose_config(["system=offline/bc", *words.split()]))
+    config = config_of("system=offline/bc", *words.split())
     with pytest.raises(ConfigError, match=message):
         read_replay(SimpleNamespace(setup=SimpleNamespace(config=config)), None)
 
@@ -186,7 +184,7 @@ def test_rewards_that_reach_the_bound_may_have_been_clipped(monkeypatch, largest
     monkeypatch.setattr(replay_data, "_read_local", lambda run: (buffer, 4))
     words = ["system=q_learning/ff_dqn", f"system.max_abs_reward={largest}", "arch.total_num_envs=1"]
     env = SimpleNamespace(num_agents=1)
-    run = SimpleNamespace(setup=SimpleNamespace(config=parse_config(compose_config(words)), env=env))
+    run = SimpleNamespace(setup=SimpleNamespace(config=config_of(*words), env=env))
     if largest == 3:
         with pytest.raises(ConfigError, match="rewards reach system.max_abs_reward=3, which clips stored ones"):
             read_replay(run, None)

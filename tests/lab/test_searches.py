@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 
 from stoix_like.cli import main
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import evaluate
 from stoix_like.lab.searches import search_episode, with_simulations
 from stoix_like.policies.load import load_policy
-from support.composed import compose_config
+from support.set_ups import config_of
 
 SMALL = [
     *("arch.total_num_envs=4", "arch.num_devices=1", "arch.num_eval_episodes=4", "arch.total_timesteps=256"),
@@ -19,13 +18,13 @@ SMALL = [
 
 
 def test_the_number_of_simulations_is_that_of_evaluations(tmp_path):
-    config = parse_config(compose_config(["system=search/ff_az"]))
+    config = config_of("system=search/ff_az")
     assert with_simulations(config, None) is config
     assert with_simulations(config, 3).system.search.evaluation_simulations == 3
     with pytest.raises(ConfigError, match="simulations=-1 is negative"):
         with_simulations(config, -1)
     with pytest.raises(ConfigError, match="simulations=3 has no effect: system=ppo/ff_ppo does not search"):
-        with_simulations(parse_config(compose_config([])), 3)
+        with_simulations(config_of(), 3)
     with pytest.raises(ConfigError, match="seed=-1 is out of range"):
         search_episode(tmp_path, seed=-1)
 

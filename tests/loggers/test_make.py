@@ -4,13 +4,12 @@ import sys
 
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import MissingExtraError
 from stoix_like.loggers import LoggerConfig, check_available
 from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
-from support.composed import compose_config
+from support.set_ups import config_of
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_importing_loggers_imports_neither_jax_nor_optional_packages():
 
 
 def compose(*overrides):
-    return parse_config(compose_config(list(overrides))).logger
+    return config_of(*overrides).logger
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.rendering import episode as episodes
 from stoix_like.rendering.episode import MAX_FRAMES
-from support.composed import compose_config
 from support.recordings import make, record
+from support.set_ups import config_of
 
 
 def test_recording_is_one_whole_episode():
@@ -55,7 +54,7 @@ def test_kept_steps_are_evenly_spaced_and_bounded(length):
 
 @pytest.mark.parametrize("name", ["gymnasium/cartpole", pytest.param("envpool/cartpole", marks=pytest.mark.slow)])
 def test_host_environments_are_drawn_up_to_the_state_that_ends_the_episode(name):
-    env = factory.make_drawn(parse_config(compose_config([f"env={name}"])).env)
+    env = factory.make_drawn(config_of(f"env={name}").env)
     recording = record(env, 1000, lambda shared, state, key: (state.carry, jnp.zeros((1,), jnp.int32), ()))
     env.close()
     assert recording.finished.tolist() == [False] * int(recording.steps[-1]) + [True]
@@ -69,6 +68,6 @@ def test_host_environments_are_drawn_up_to_the_state_that_ends_the_episode(name)
 
 def test_host_environments_without_pictures_are_refused(monkeypatch):
     monkeypatch.setattr("gymnasium.envs.toy_text.frozen_lake.FrozenLakeEnv.render", lambda self: None)
-    config = parse_config(compose_config(["env=gymnasium", "env.scenario.name=FrozenLake-v1"])).env
+    config = config_of("env=gymnasium", "env.scenario.name=FrozenLake-v1").env
     with pytest.raises(ConfigError, match="env.scenario.name=FrozenLake-v1 cannot be drawn"):
         factory.make_drawn(config)

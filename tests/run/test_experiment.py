@@ -5,7 +5,6 @@ import pytest
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
@@ -13,7 +12,7 @@ from stoix_like.storage.recorded_runs import members, read_run
 from stoix_like.systems.ppo.anakin import ff_ppo
 from support import toys
 from support.comparisons import without_times
-from support.composed import compose_config
+from support.set_ups import config_of
 from support.trained_runs import TINY
 
 STATISTICS = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
@@ -89,7 +88,7 @@ def test_run_experiment_of_a_system_file_reproduces_the_run_of_a_written_configu
 
 @pytest.mark.slow
 def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path):
-    config = parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"]))
+    config = config_of(*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent")
     prepared = prepare(config, tmp_path / "run")
     with pytest.raises(ConfigError, match="needs .* MiB per device"):
         experiment.run(prepared._replace(setup=prepared.setup._replace(device_memory=1)))

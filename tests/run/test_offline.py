@@ -8,15 +8,14 @@ import pytest
 
 import stoix_like
 from stoix_like.callbacks import Callback
-from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.lab.aot import report, targets, topology
 from stoix_like.run.programs.compile import size_keys
 from stoix_like.run.set_up import warm_start
 from stoix_like.run.set_up.influence import effective
 from support.comparisons import recorded
-from support.composed import compose_config
 from support.offline_runs import SMALL, setup_of, write_cartpole
+from support.set_ups import config_of
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_messages_name_gradient_steps(tmp_path, capsys):
 def test_a_report_for_other_devices_counts_gradient_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
     words = ["system=offline/bc", *SMALL, write_cartpole(tmp_path / "data.npz")]
-    compiled = report.compile_for(parse_config(compose_config(words)), targets.find_target("h200"))
+    compiled = report.compile_for(config_of(*words), targets.find_target("h200"))
     text = "\n".join(compiled.lines())
     assert " per gradient step; " in text
     assert text.count("environment") == 0
@@ -95,13 +94,13 @@ def test_a_report_for_other_devices_counts_gradient_steps(tmp_path, monkeypatch)
 
 def test_the_sizes_of_a_run_depend_on_what_it_samples_and_whether_it_acts():
     def keys(*words):
-        return size_keys(parse_config(compose_config(["system=q_learning/ff_dqn", "system.data=some.npz", *words])))
+        return size_keys(config_of("system=q_learning/ff_dqn", "system.data=some.npz", *words))
 
     acting = ("arch.total_num_envs", "system.rollout_length")
     assert keys() == ("system.total_buffer_size", *acting)
     assert keys("system.data_fraction=1") == ("system.total_batch_size", *acting)
     assert keys("arch=offline") == ("system.total_batch_size",)
-    assert size_keys(parse_config(compose_config([]))) == acting
+    assert size_keys(config_of()) == acting
 
 
 def test_batches_of_data_may_be_larger_than_the_buffer_that_is_not_there(tmp_path):

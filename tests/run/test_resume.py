@@ -17,15 +17,14 @@ from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.policies.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.storage import checkpoint, remote
 from support.comparisons import recorded
-from support.composed import compose_config
 from support.recorded import set_key
 from support.selections import first
+from support.set_ups import config_of
 from support.toy_runs import toy_loop, train_toy
 from support.trained_runs import LAYERS
 
@@ -257,7 +256,7 @@ def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(run_di
 
 def test_a_run_that_sends_data_is_refused_unless_the_command_line_asks_for_it(run_dir):
     set_key(run_dir, "logger.wandb.enabled", True)
-    set_key(run_dir, "system", parse_config(compose_config([])).resolved["system"])
+    set_key(run_dir, "system", config_of().resolved["system"])
     with pytest.raises(ConfigError, match="logger.wandb.enabled=true sends data to another machine"):
         stoix_like.resume(run_dir)
 

@@ -2,17 +2,16 @@ from types import SimpleNamespace
 
 from stoix_like import config
 from stoix_like.architectures.axes import make_mesh
-from stoix_like.config import parse_config
 from stoix_like.devices import find_devices
 from stoix_like.run.host.plan import make_plan
 from stoix_like.run.population.members import make_population
 from stoix_like.run.records.recording import Progress
 from stoix_like.run.summary import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE, summarise, timing
-from support.composed import compose_config
+from support.set_ups import config_of
 
 
 def summary_of(overrides, absolute=None, **progress):
-    run = parse_config(compose_config(overrides))
+    run = config_of(*overrides)
     setup = SimpleNamespace(config=run, plan=make_plan(run, 1), mesh=make_mesh(find_devices(1)))
     compiled = SimpleNamespace(seconds=1.0, program_seconds={})
     progress = Progress(**progress)

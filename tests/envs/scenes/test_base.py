@@ -4,12 +4,11 @@ import pytest
 from matplotlib import pyplot
 from PIL import Image, ImageSequence
 
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.suites import jumanji
 from stoix_like.rendering.animation import write_animation
-from support.composed import compose_config
 from support.recordings import record
+from support.set_ups import config_of
 
 
 def first_legal(env):
@@ -33,7 +32,7 @@ def first_legal(env):
     ],
 )
 def test_suites_are_drawn_by_their_own_pictures(words, steps, seed, tmp_path):
-    env = factory.make_drawn(parse_config(compose_config(words.split())).env)
+    env = factory.make_drawn(config_of(*words.split()).env)
     open_before = pyplot.get_fignums()  # other tests may leave theirs open
     path = tmp_path / "out.gif"
     assert write_animation(path, env.scene(), record(env, steps, first_legal(env), seed=seed)) >= 2

@@ -3,14 +3,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes import views
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from support.compiled import run
-from support.composed import compose_config
 from support.recordings import make, still
+from support.set_ups import config_of
 
 
 def test_newest_views_undo_stacking_and_flattening_and_leave_out_what_wrappers_add():
@@ -82,4 +81,4 @@ def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
 )
 def test_environments_without_a_drawing_are_refused(env, words):
     with pytest.raises(ConfigError, match=words):
-        factory.make_drawn(parse_config(compose_config([env])).env)
+        factory.make_drawn(config_of(env).env)

@@ -3,16 +3,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.envs import Vectorize, auto_reset, make, wrappers
 from stoix_like.envs.legends import Feature, Legend, find_legend
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from support import nested
 from support.compiled import run
-from support.composed import compose_config
 from support.countable_envs import KEY, ZERO, Counter, play, ramp
 from support.masked import MaskedPair
+from support.set_ups import config_of
 
 
 def views(timesteps):
@@ -20,7 +19,7 @@ def views(timesteps):
 
 
 def build(*overrides):
-    return make(parse_config(compose_config(list(overrides))).env)
+    return make(config_of(*overrides).env)
 
 
 class Named(Counter):

@@ -1,10 +1,9 @@
 import jax
 import jax.numpy as jnp
 
-from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.wrappers import Wrapper
-from support.composed import compose_config
+from support.set_ups import config_of
 
 
 class Multiply(Wrapper):
@@ -21,7 +20,7 @@ def multiply():
 
 
 def test_products_of_an_environment_have_the_precision_it_is_made_with():
-    own = Multiply(factory.make_scenario(parse_config(compose_config(["env=gymnax/cartpole"])).env))
+    own = Multiply(factory.make_scenario(config_of("env=gymnax/cartpole").env))
     config = factory.EnvConfig(env_name="own")
     keys = jax.random.split(jax.random.key(0), 2)
 

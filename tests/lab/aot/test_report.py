@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.lab.aot import report, targets, topology
-from support.composed import compose_config
+from support.set_ups import config_of
 from support.toy_runs import TOY_RUN
 from support.trained_runs import LAYERS
 
@@ -27,7 +26,7 @@ def on_this_cpu(monkeypatch):
 @pytest.mark.usefixtures("on_this_cpu")
 def test_a_report_tells_memory_and_kernels_of_every_program():
     target = targets.find_target("h200")
-    compiled = report.compile_for(parse_config(compose_config([*TOY_RUN, "arch.num_devices=1"])), target)
+    compiled = report.compile_for(config_of(*TOY_RUN, "arch.num_devices=1"), target)
     compiled.check()
     text = "\n".join(compiled.lines())
     assert text.startswith("1 × NVIDIA H200, 106 GiB of 141 GiB for a run")
@@ -46,7 +45,7 @@ def test_a_report_tells_memory_and_kernels_of_every_program():
 @pytest.mark.usefixtures("on_this_cpu")
 def test_a_run_that_does_not_fit_is_refused_with_the_keys_to_lower(monkeypatch):
     target = targets.find_target("h200")
-    config = parse_config(compose_config([*TOY_RUN, "arch.num_devices=1"]))
+    config = config_of(*TOY_RUN, "arch.num_devices=1")
     # Before it compiles, where its arrays alone are too large.
     with pytest.raises(ConfigError, match=r"arch\.\w+=.* is too large: .* but only .* is available"):
         report.compile_for(config, target._replace(memory=100))
@@ -58,16 +57,16 @@ def test_a_run_that_does_not_fit_is_refused_with_the_keys_to_lower(monkeypatch):
 
 @pytest.mark.usefixtures("on_this_cpu")
 def test_what_one_process_cannot_compile_is_refused(monkeypatch):
-    config = parse_config(compose_config([*TOY_RUN, "arch.num_devices=8"]))
+    config = config_of(*TOY_RUN, "arch.num_devices=8")
     with pytest.raises(ConfigError, match="arch.num_devices=8 is too many: --for v5e-4 has 4"):
         report.compile_for(config, targets.find_target("v5e-4"))
     a100 = [SimpleNamespace(compute_capability="8.0", device_kind="A100")]
     monkeypatch.setattr(topology, "find_devices", lambda target, count: a100)
-    config = parse_config(compose_config(["arch.fused_networks=true", "arch.num_devices=1"]))
+    config = config_of("arch.fused_networks=true", "arch.num_devices=1")
     with pytest.raises(ConfigError, match="arch.fused_networks=true does not fit into the shared memory of a A100"):
         report.compile_for(config, targets.find_target("a100"))
     monkeypatch.setattr(topology, "find_devices", lambda target, count: jax.local_devices())
-    config = parse_config(compose_config(["env=gymnasium/cartpole", "arch.num_devices=1"]))
+    config = config_of("env=gymnasium/cartpole", "arch.num_devices=1")
     with pytest.raises(ConfigError, match="--for h200: gymnasium/CartPole-v1 steps on the host.* use arch=sebulba"):
         report.compile_for(config, targets.find_target("h200"))
 

@@ -4,21 +4,19 @@ import pytest
 import yaml
 
 from stoix_like.composition import config_dir, group_choices
-from stoix_like.config import parse_config
 from stoix_like.lab.tuning.default_space import FILE, configured_space, default_space
 from stoix_like.lab.tuning.parameters import parse_space
 from stoix_like.run.population.members import convert_values, float_fields
-from stoix_like.run.set_up.setup import set_up
 from stoix_like.schema import get_value
-from support.composed import compose_config
 from support.selections import select
+from support.set_ups import config_of, setup_of
 from support.systems import needs_examples
 
 SYSTEMS = group_choices("system")
 
 
 def configured(system):
-    return parse_config(compose_config([f"system={system}"]))
+    return config_of(f"system={system}")
 
 
 @pytest.mark.parametrize("system", select(SYSTEMS, quick=["ppo/ff_ppo", "sac/ff_sac"]))
@@ -44,13 +42,13 @@ def test_every_range_is_that_of_a_hyperparameter():
 
 @pytest.mark.slow
 def test_what_is_fixed_or_off_or_without_effect_is_not_searched():
-    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "system.gamma=0.5"])))
+    setup = setup_of("system=q_learning/ff_dqn", "system.gamma=0.5")
     space = default_space(setup, fixed=["gamma"])
     # Without prioritised replay, their exponent has no effect.
     assert "q_lr" in space
     assert not {"gamma", "priority_exponent"} & set(space)
     assert configured_space(setup.config)["gamma"] == {"uniform": [0.5, 0.999]}
-    off = parse_config(compose_config(["system=ppo/ff_ppo", "system.ent_coef=0.0"]))
+    off = config_of("system=ppo/ff_ppo", "system.ent_coef=0.0")
     assert "ent_coef" not in configured_space(off)
 
 

@@ -18,13 +18,13 @@ import stoix_like
 from stoix_like import cli
 from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis.selection import read_selected
 from stoix_like.lab.tuning.budget import Budget, BudgetStages, plan_steps
 from stoix_like.lab.tuning.tune import Request, TuneResult, _make_plan, _read_plan, _Tuning, _write_plan, describe_tuned
 from stoix_like.storage.recorded_runs import members, read_run
 from support.selections import first
+from support.set_ups import config_of
 from support.trained_runs import SMALL
 
 RUN = [*SMALL, "arch.total_timesteps=576"]
@@ -72,7 +72,7 @@ def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
     study = optuna.create_study(direction="maximize")
     given = {"params": {"system.actor_lr": 0.1}, "distributions": {"system.actor_lr": FloatDistribution(0.0, 1.0)}}
     study.add_trial(optuna.trial.create_trial(value=1.0, **given))
-    plan, config = BudgetStages(16, 2), parse_config(compose_config([]))
+    plan, config = BudgetStages(16, 2), config_of()
     told = Told(tmp_path, Request([], {}, "1e9"), config, plan, [], {"system.actor_lr": 0.9})
     for configured, tuned, best in (([math.nan] * 8, [-3.0] * 8, -3.0), ([1.0] * 8, [math.nan] * 8, 1.0)):
         told.returns = [configured, tuned]
@@ -121,7 +121,7 @@ def test_a_search_has_the_whole_trials_that_fit_into_the_budget(tmp_path, monkey
     for _ in range(trials):
         study.add_trial(optuna.trial.create_trial(value=1.0))
     monkeypatch.setattr(module, "run_sweep", lambda config, *_: given.append(config) or SimpleNamespace(study=study))
-    plan, config = plan_steps(budget, 1000, slots, "environment steps"), parse_config(compose_config([]))
+    plan, config = plan_steps(budget, 1000, slots, "environment steps"), config_of()
     tuning = _Tuning(tmp_path, Request([], {}, str(budget)), config, plan, [], {})
     tuning._search()
     assert given[0].trials == trials
@@ -147,10 +147,10 @@ def test_a_search_that_continues_has_the_time_that_its_runs_left(tmp_path, monke
 
 
 def test_a_budget_of_trials_that_learn_from_data_is_in_gradient_steps(capsys):
-    arch = parse_config(compose_config(["system=offline/bc", "arch=offline", "system.data=some.npz"])).arch
+    arch = config_of("system=offline/bc", "arch=offline", "system.data=some.npz").arch
     _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, arch, 0.0, Path())
     assert capsys.readouterr().out.startswith("of 1e+09 gradient steps, ")
-    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, parse_config(compose_config([])).arch, 0.0, Path())
+    _make_plan(Request([], {}, "1e9"), Budget(steps=1e9), [], 8, config_of().arch, 0.0, Path())
     assert capsys.readouterr().out.startswith("of 1e+09 environment steps, ")
 
 
@@ -162,7 +162,7 @@ def test_the_plan_of_a_directory_is_kept(tmp_path):
     # What a process leaves that is killed while it writes the plan.
     (directory / ".tune.json.part").write_text("{")
     assert _read_plan(directory, request, None) is None
-    arch = parse_config(compose_config(request.overrides)).arch
+    arch = config_of(*request.overrides).arch
     plan = _make_plan(request, Budget(steps=1e9), [], 8, arch, 0.0, directory)
     _write_plan(directory, request, plan)
     assert plan.slots == 8
@@ -241,7 +241,7 @@ class Staged(_Tuning):
 
 
 def test_the_best_trials_are_finalists_and_the_best_finalist_is_the_tuned_setting(tmp_path):
-    plan, config = BudgetStages(16, 2), parse_config(compose_config([]))
+    plan, config = BudgetStages(16, 2), config_of()
     staged = Staged(tmp_path, Request([], {}, "1e9"), config, plan, [], {"system.actor_lr": 0.05})
     found = staged.run()
     assert staged.trained == {"finalists": [0.05, 0.5, 0.4, 0.3], "fresh": [0.05, 0.5]}
@@ -253,7 +253,7 @@ def test_the_returns_that_selected_a_setting_are_written_beside_those_on_fresh_s
     study = optuna.create_study(direction="maximize")
     ranges = {"distributions": {"system.actor_lr": FloatDistribution(0.0, 1.0)}}
     study.add_trial(optuna.trial.create_trial(value=9.0, params={"system.actor_lr": 0.1}, **ranges))
-    told = Told(tmp_path, Request([], {}, "1e9"), parse_config(compose_config([])), BudgetStages(16, 2), [], {})
+    told = Told(tmp_path, Request([], {}, "1e9"), config_of(), BudgetStages(16, 2), [], {})
     # The trial is number 0; the configured setting is none. Without a seed that learnt, it has no return.
     for rate, selected, number in ((0.1, 5.0, 0), (0.9, -math.inf, None)):
         found = TuneResult(tmp_path, study, {"system.actor_lr": rate}, True, selected, [3.0] * 8, [1.0] * 8)

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.host import devices
+from support.set_ups import config_of
 
 FLAGS = "--xla_gpu_exclude_nondeterministic_ops=true --xla_gpu_autotune_level=0"
 
@@ -97,14 +96,14 @@ def test_memory_is_limited_by_every_group_above_the_process(tmp_path, entries, e
 
 
 def test_windows_is_refused(monkeypatch):
-    arch = parse_config(compose_config([])).arch
+    arch = config_of().arch
     monkeypatch.setattr(platform, "system", lambda: "Windows")
     with pytest.raises(ConfigError, match="^stoix_like runs on Linux and macOS: on Windows, use WSL$"):
         devices.devices_of(arch)
 
 
 def test_fused_networks_need_the_shared_memory_of_an_h100():
-    arch = parse_config(compose_config(["arch.fused_networks=true"])).arch
+    arch = config_of("arch.fused_networks=true").arch
     gpus = [SimpleNamespace(compute_capability=capability, device_kind="GPU") for capability in ("9.0", "10.0", "8.0")]
     devices.check_fused(arch, [*gpus[:2], *jax.local_devices()])
     devices.check_fused(dataclasses.replace(arch, fused_networks=False), gpus)

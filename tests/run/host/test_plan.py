@@ -3,18 +3,17 @@ import itertools
 
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.host.plan import make_plan
 from stoix_like.schema import replace_values
 from stoix_like.systems.sac.anakin import ff_sac
 from support import toys
-from support.composed import compose_config
 from support.selections import first
+from support.set_ups import config_of
 
 
 def plan(*overrides, num_devices=1):
-    return make_plan(parse_config(compose_config(overrides)), num_devices)
+    return make_plan(config_of(*overrides), num_devices)
 
 
 def test_the_budget_is_rounded_down_and_rounding_is_reported():
@@ -70,7 +69,7 @@ class OwnCheck(ff_sac.Config):
 
 def test_the_check_of_a_system_adds_to_those_of_its_parts():
     """Two shards can draw batches of 4 in all, and not of 5."""
-    config = parse_config(compose_config(["system=sac/ff_sac", "system.total_batch_size=4"]))
+    config = config_of("system=sac/ff_sac", "system.total_batch_size=4")
     fitting = OwnCheck(**vars(config.system))
     odd = replace_values(fitting, {"total_batch_size": 5})
     found = make_plan(config._replace(system=fitting), 2)

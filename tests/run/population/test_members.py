@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
@@ -19,7 +18,6 @@ from stoix_like.run.records.recording import evaluated
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import members, read_run, settings
 from support import toys
-from support.composed import compose_config
 from support.set_ups import config_of, loop_of, setup_of
 from support.trained_runs import LAYERS
 
@@ -30,7 +28,7 @@ SMALL = [
 
 
 def population(*overrides):
-    return make_population(parse_config(compose_config(overrides)))
+    return make_population(config_of(*overrides))
 
 
 def hyperparams(text, *overrides):

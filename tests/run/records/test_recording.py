@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import training_loop
@@ -19,8 +18,7 @@ from stoix_like.run.training_loop import TrainingLoop
 from support import keeper, toys
 from support.collector import Collector
 from support.comparisons import without_times
-from support.composed import compose_config
-from support.set_ups import setup_of
+from support.set_ups import config_of, setup_of
 
 # 20 updates of 16 steps in intervals of 5.
 RUN = [
@@ -136,7 +134,7 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
 
 
 def recording_of(*overrides, population=None):
-    config, processes = parse_config(compose_config(overrides)), SimpleNamespace(index=0)
+    config, processes = config_of(*overrides), SimpleNamespace(index=0)
     setup = SimpleNamespace(config=config, processes=processes, population=population)
     return Recording(setup, Progress(), MultiLogger([]), Clock(), None)
 

@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 import stoix_like
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import Logger, MultiLogger
 from stoix_like.run.experiment import resume
@@ -13,9 +12,8 @@ from stoix_like.run.records import videos
 from stoix_like.run.records.videos import Videos
 from stoix_like.run.set_up.setup import set_up
 from support.comparisons import recorded
-from support.composed import compose_config
 from support.custom_envs import Spot
-from support.set_ups import setup_of
+from support.set_ups import config_of, setup_of
 from support.trained_runs import SMALL
 
 # Evaluations after 64 and 128 steps.
@@ -69,7 +67,7 @@ def test_a_scene_that_raises_is_refused_with_its_line():
         def scene(self):
             raise TypeError("no sprites")
 
-    config = parse_config(compose_config([*SMALL, "env=own", "logger.video.every_evals=3"]))
+    config = config_of(*SMALL, "env=own", "logger.video.every_evals=3")
     place = rf"{re.escape(__file__)}:{Blind.scene.__code__.co_firstlineno + 1}"
     message = (
         rf"^logger.video.every_evals=3: .* cannot be drawn \(TypeError: no sprites, {place}\): scene\(\) must .*=0"

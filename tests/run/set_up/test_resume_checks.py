@@ -5,14 +5,12 @@ import pytest
 
 import stoix_like
 from stoix_like import config, versions
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.policies.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.run.set_up.resume_checks import check_same_config, check_same_sweep, other_conditions
 from support import toys
-from support.composed import compose_config
-from support.set_ups import setup_of
+from support.set_ups import config_of, setup_of
 from support.toy_runs import train_toy
 
 pytestmark = pytest.mark.optimized
@@ -76,7 +74,7 @@ def test_what_a_checkpoint_was_written_with_is_compared():
 
 def test_the_packages_of_a_suite_are_among_the_versions():
     pytest.importorskip("gymnasium")
-    run = parse_config(compose_config(["env=gymnasium/pendulum"]))
+    run = config_of("env=gymnasium/pendulum")
     assert run.versions["gymnasium"] == importlib.metadata.version("gymnasium")
     assert "pgx" not in run.versions
 

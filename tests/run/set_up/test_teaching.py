@@ -9,13 +9,11 @@ import pytest
 import stoix_like
 from stoix_like.assembly import set_up_inference
 from stoix_like.base_types import Observation
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up import teaching
 from stoix_like.run.set_up.teaching import KEY, content_of
-from support.composed import compose_config
 from support.recorded import set_key
-from support.set_ups import setup_of
+from support.set_ups import config_of, setup_of
 from support.trained_runs import SMALL, train_pendulum
 
 PENDULUM = "env=gymnax/pendulum"
@@ -45,7 +43,7 @@ def test_the_content_of_a_teacher_is_its_arrays_and_its_configuration(run_dir, t
     set_key(changed, "network.actor_network.pre_torso.activation", "relu")
     found = [student(PENDULUM, f"system.teacher={each}").contents[KEY] for each in (run_dir, moved, changed)]
     assert found[0] == found[1] != found[2]
-    config = parse_config(compose_config(["system=ppo/ff_ppo"]))
+    config = config_of("system=ppo/ff_ppo")
     one, other = ({"w": jnp.full(2, value)} for value in (1.0, 2.0))
     assert content_of(config, {}, one) == content_of(config, {}, one) != content_of(config, {}, other)
 
@@ -79,10 +77,10 @@ def test_a_teacher_of_another_environment_is_named(run_dir, tmp_path):
 
 def test_networks_of_each_agent_teach_the_same_number_of_agents(monkeypatch):
     words = ["system=ppo/ff_ppo", "env=own", "env._target_=support.games.Match", "system.teacher=run"]
-    setup = set_up_inference(parse_config(compose_config([*words, "network.share=false"])))
+    setup = set_up_inference(config_of(*words, "network.share=false"))
     monkeypatch.setattr(teaching, "open_run", lambda *args, **kwargs: SimpleNamespace(setup=setup))
     monkeypatch.setattr(teaching, "load_member", lambda *args: SimpleNamespace(hyperparams={}, shared=()))
-    config, spec = parse_config(compose_config(words)), setup.spec
+    config, spec = config_of(*words), setup.spec
     assert teaching.load_teacher(config, spec).teacher is not None
     with pytest.raises(ConfigError, match=r"each of 2 agents \(network.share=false\), and this run has num_agents=3"):
         teaching.load_teacher(config, spec._replace(num_agents=3))

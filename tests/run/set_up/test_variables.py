@@ -2,17 +2,15 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.variables import check_variables
-from support.composed import compose_config
-from support.set_ups import setup_of
+from support.set_ups import config_of, setup_of
 
 TORSO = "network.actor_network.pre_torso={_target_: support.torsos.FixedFeatures}"
 
 
 def config(system):
-    return parse_config(compose_config([f"system={system}"]))
+    return config_of(f"system={system}")
 
 
 def shared(collection, optim):
