@@ -290,15 +290,13 @@ def test_the_command_counts_episodes_that_env_time_limit_truncates(capsys):
 
 
 @pytest.mark.slow
-def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
+def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capfd, refused):
     cli.main(["check-env", CORRIDOR, "+env.kwargs.size=2", "--steps", "50", "env.time_limit=3"])
-    out = capsys.readouterr().out
+    out = capfd.readouterr().out
     assert out.startswith("own/support.custom_envs.Corridor: no faults in 3 environments × 50 random steps")
     assert out.count("\n") == 1
     with pytest.raises(SystemExit) as stopped:
         cli.main(["check-env", f"env._target_={__name__}.BadMask"])
     assert stopped.value.code == 1
-    assert "action_mask" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["check-env", "env=gymnax", "env.scenario.name=CartPol-v1"])
-    assert stopped.value.code == 2
+    assert "action_mask" in capfd.readouterr().out
+    assert refused("check-env", "env=gymnax", "env.scenario.name=CartPol-v1")

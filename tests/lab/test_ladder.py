@@ -9,7 +9,6 @@ import pytest
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
 from stoix_like.inference.evaluation import describe as describe_evaluation
 from stoix_like.inference.evaluation import evaluate
@@ -98,14 +97,11 @@ def test_invalid_arguments_are_refused(run, options, message):
         ladder(run, trust=True, **options)
 
 
-def test_a_damaged_checkpoint_is_named_with_what_is_wrong_in_one_line(run, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_named_with_what_is_wrong_in_one_line(run, tmp_path, refused):
     shutil.copytree(run, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoints" / "32"
     (checkpoint / "host_state" / "metadata").write_text("{}")
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["ladder", str(tmp_path / "run"), "--trust"])
-    assert exit_.value.code == REFUSED
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = refused("ladder", tmp_path / "run", "--trust").splitlines()
     assert f"the checkpoint after 32 steps is damaged or of another version: {checkpoint}: host_state differs" in line
     assert line.endswith("; use another one, or move it away")
 

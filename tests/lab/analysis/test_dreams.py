@@ -61,11 +61,9 @@ def test_arguments_out_of_range_are_refused(options, message, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dream.jpg", "dream"])
-def test_the_command_refuses_other_endings(name, tmp_path, capsys):
-    with pytest.raises(SystemExit) as exit:
-        main(["plot", "--kind", "dream", str(tmp_path), "--out", name])
-    assert exit.value.code != 0
-    assert "the ending must be one of .png, .svg, .pdf, .html, .gif, .mp4" in capsys.readouterr().err
+def test_the_command_refuses_other_endings(name, tmp_path, refused):
+    error = refused("plot", "--kind", "dream", tmp_path, "--out", name)
+    assert "the ending must be one of .png, .svg, .pdf, .html, .gif, .mp4" in error
 
 
 def train(run_dir, *overrides):
@@ -108,12 +106,10 @@ def test_environments_on_the_host_and_members_dream(more, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, capsys):
+def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, refused):
     train(tmp_path / "run", "system.module=support.toys")
-    with pytest.raises(SystemExit):
-        main(["plot", "--kind", "dream", str(tmp_path / "run"), "--out", str(tmp_path / "dream.png"), "--trust"])
     message = "toy on gymnax/CartPole-v1: the system has no world model with a decoder: use a run of system=dreamer/"
-    assert message in capsys.readouterr().err
+    assert message in refused("plot", "--kind", "dream", tmp_path / "run", "--out", tmp_path / "dream.png", "--trust")
     report.write([tmp_path / "run"], tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "dreamed the others" not in text

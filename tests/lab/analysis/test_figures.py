@@ -1,7 +1,6 @@
 import pytest
 
 from stoix_like import cli
-from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
 from support.lazily import Lazy
 from support.recorded import change_records, write_run
@@ -84,9 +83,6 @@ def test_a_lone_member_is_no_population_that_varies(tmp_path):
         (["--out", "x.png", "--by", "system.actr_lr"], "did you mean 'system.actor_lr'"),
     ],
 )
-def test_plots_that_cannot_be_drawn_are_refused(two, arguments, message, capsys, monkeypatch):
+def test_plots_that_cannot_be_drawn_are_refused(two, arguments, message, refused, monkeypatch):
     monkeypatch.chdir(two)
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["plot", str(two), *arguments])
-    assert exit_.value.code == REFUSED
-    assert message in capsys.readouterr().err
+    assert message in refused("plot", two, *arguments)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stoix_like import analysis, cli
-from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis.groups import read_evaluated
 from stoix_like.lab.analysis.memory_plot import returns_over_lengths, varied_length
@@ -57,19 +56,15 @@ def test_each_cell_is_a_line_over_the_length_that_differs_with_a_band_over_seeds
         (["--out", "x.png", "--x", "env.kwargs.penalty"], "occurs twice with env.kwargs.penalty=0.1"),
     ],
 )
-def test_pictures_that_cannot_be_drawn_are_refused(sweep, arguments, message, capsys, monkeypatch):
+def test_pictures_that_cannot_be_drawn_are_refused(sweep, arguments, message, refused, monkeypatch):
     monkeypatch.chdir(sweep)
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["plot", "--kind", "memory", str(sweep), *arguments])
-    assert exit_.value.code == REFUSED
-    assert message in capsys.readouterr().err
+    assert message in refused("plot", "--kind", "memory", sweep, *arguments)
 
 
-def test_runs_of_one_length_need_its_name(tmp_path, capsys):
+def test_runs_of_one_length_need_its_name(tmp_path, refused):
     write_run(tmp_path / "run", env_kwargs={"length": 8}, cell="gru")
-    with pytest.raises(SystemExit):
-        cli.main(["plot", "--kind", "memory", str(tmp_path), "--out", str(tmp_path / "x.png")])
-    assert "no number in env.kwargs.* differs between these runs: name the length" in capsys.readouterr().err
+    error = refused("plot", "--kind", "memory", tmp_path, "--out", tmp_path / "x.png")
+    assert "no number in env.kwargs.* differs between these runs: name the length" in error
     cli.main(["plot", "--kind", "memory", str(tmp_path), "--out", str(tmp_path / "x.png"), "--x", "env.kwargs.length"])
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 

@@ -16,7 +16,6 @@ from optuna.distributions import FloatDistribution
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError
 from stoix_like.lab.analysis.selection import read_selected
@@ -50,12 +49,9 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
         ],
     ),
 )
-def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch, capsys, given, message):
+def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch, refused, given, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["tune", "probe/policy", "--budget", "1e9", *given])
-    assert exit_.value.code == REFUSED
-    assert message in capsys.readouterr().err
+    assert message in refused("tune", "probe/policy", "--budget", "1e9", *given)
     assert not list(tmp_path.iterdir())
 
 

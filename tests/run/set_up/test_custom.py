@@ -3,8 +3,6 @@ import pathlib
 import pytest
 
 import stoix_like
-from stoix_like import cli
-from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
 from support import toys
 from support.collector import Collector, Lines
@@ -74,11 +72,8 @@ def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, mess
         ],
     ),
 )
-def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["train", *SMALL, given, f"hydra.run.dir={tmp_path}/run"])
-    assert exit_.value.code == REFUSED
-    assert message in capsys.readouterr().err
+def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, refused):
+    assert message in refused("train", *SMALL, given, f"hydra.run.dir={tmp_path}/run")
     assert not (tmp_path / "run").exists()
 
 

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like import cli
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.policies.load import load_member, open_run
@@ -137,12 +136,9 @@ def test_parameters_that_do_not_fit_are_refused(pendulum, overrides, message):
         warm_start.find(configured(*overrides, f"arch.init_from={pendulum}"))
 
 
-def test_refused_before_anything_is_written(pendulum, tmp_path, capsys):
+def test_refused_before_anything_is_written(pendulum, tmp_path, refused):
     run_dir = tmp_path / "run"
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["train", *SMALL, f"arch.init_from={pendulum}", f"hydra.run.dir={run_dir}"])
-    assert stopped.value.code == 2
-    assert "there and" in capsys.readouterr().err
+    assert "there and" in refused("train", *SMALL, f"arch.init_from={pendulum}", f"hydra.run.dir={run_dir}")
     with pytest.raises(ConfigError, match="arch.init_from: .* holds no run"):
         stoix_like.train("ppo/ff_ppo", [*SMALL, f"arch.init_from={tmp_path}"], run_dir=run_dir)
     assert not run_dir.exists()
