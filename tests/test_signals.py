@@ -14,15 +14,9 @@ from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 from support import toys
 from support.set_ups import config_of
+from support.toy_runs import TOY_RUN
 
-RUN = [
-    *toys.overrides(rollout_length=4),
-    "env=probe/observed_value",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=64",
-    "arch.num_evaluation=1",
-    "logger=silent",
-]
+RUN = [*TOY_RUN, "arch.total_timesteps=64", "arch.num_evaluation=1", "logger=silent"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@ import itertools
 import json
 import os
 import re
-import signal
 
 import chex
 import jax
@@ -13,7 +12,6 @@ import pytest
 
 import stoix_like
 from stoix_like.errors import HostEnvironmentError, TrainingError
-from stoix_like.run import training_loop
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import FAILED, read_run
@@ -23,7 +21,7 @@ from support.comparisons import assert_same_state, without_times
 from support.custom_envs import Corridor
 from support.selections import first
 from support.set_ups import loop_of
-from support.toy_runs import TOY_RUN, restored, toy_loop
+from support.toy_runs import TOY_RUN, interrupt_at_check, restored, toy_loop
 from support.trained_runs import PENDULUM
 
 SMALL = [
@@ -55,17 +53,6 @@ def test_a_run_transfers_nothing_implicitly_and_donates_its_whole_state(run):
     kept = [jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(before) if not leaf.is_deleted()]
     assert not kept
     assert loop.progress.updates == loop.setup.plan.num_updates > 1
-
-
-def interrupt_at_check(monkeypatch, number):
-    """Simulate SIGINT at the `number`-th check for signals, with one update between two checks."""
-    checks = itertools.count(1)
-
-    class Interrupted(training_loop.Signals):
-        received = property(lambda self: signal.SIGINT if next(checks) >= number else None, lambda self, value: None)
-
-    monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
-    monkeypatch.setattr(training_loop, "Signals", Interrupted)
 
 
 @pytest.mark.optimized

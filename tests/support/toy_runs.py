@@ -1,7 +1,10 @@
 """Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
 
+import itertools
+import signal
+
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment
+from stoix_like.run import experiment, training_loop
 from stoix_like.run.prepare import prepare
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
@@ -30,3 +33,14 @@ def restored(run_dir, *overrides):
     loop = toy_loop(run_dir, *overrides)
     loop.restore(checkpoint.read(run_dir, checkpoint.steps(run_dir)[-1], loop.targets()))
     return loop
+
+
+def interrupt_at_check(monkeypatch, number):
+    """Simulate SIGINT at the `number`-th check for signals, with one update between two checks."""
+    checks = itertools.count(1)
+
+    class Interrupted(training_loop.Signals):
+        received = property(lambda self: signal.SIGINT if next(checks) >= number else None, lambda self, value: None)
+
+    monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(training_loop, "Signals", Interrupted)

@@ -6,8 +6,8 @@ from stoix_like.run import experiment
 from stoix_like.run.prepare import prepare
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.summary import LOGGING_MEANWHILE
-from support import toys
 from support.set_ups import config_of
+from support.toy_runs import TOY_RUN
 
 
 def test_phases_within_others_are_not_counted_twice(monkeypatch):
@@ -25,8 +25,7 @@ def test_phases_within_others_are_not_counted_twice(monkeypatch):
 @pytest.mark.slow
 def test_phases_add_up_to_the_time_of_the_run_and_continue_on_resume(tmp_path):
     start = time.perf_counter()
-    run = [*toys.overrides(rollout_length=4), "env=probe/observed_value", "arch.total_num_envs=4", "logger=silent"]
-    config = config_of(*run, "arch.total_timesteps=64", "arch.num_evaluation=2")
+    config = config_of(*TOY_RUN, "arch.total_timesteps=64", "arch.num_evaluation=2", "logger=silent")
     first = experiment.run(prepare(config, tmp_path / "run", start)).summary["timing"]
     took = time.perf_counter() - start
     assert sum(value for name, value in first.items() if name not in ("total", LOGGING_MEANWHILE)) == pytest.approx(

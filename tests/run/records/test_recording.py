@@ -1,6 +1,4 @@
-import itertools
 import json
-import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,16 +13,12 @@ from stoix_like.run.records import blocks
 from stoix_like.run.records.clock import Clock
 from stoix_like.run.records.recording import Progress, Recording
 from stoix_like.run.training_loop import TrainingLoop
-from support import keeper, toys
+from support import keeper
 from support.collector import Collector
 from support.comparisons import without_times
 from support.set_ups import config_of, setup_of
+from support.toy_runs import TOY_RUN, interrupt_at_check
 
-# 20 updates of 16 steps in intervals of 5.
-RUN = [
-    *toys.overrides(rollout_length=4),
-    *("env=probe/observed_value", "arch.total_num_envs=4", "arch.total_timesteps=320", "arch.num_evaluation=4"),
-]
 LAYOUTS = {
     "alone": [],
     "population": ["arch.population.hyperparams={gain: [1.0, 3.0], nan_at: [-1.0, 8.0]}"],
@@ -34,7 +28,7 @@ LAYOUTS = {
 
 def trained(*overrides):
     collector = Collector()
-    loop = TrainingLoop(setup_of(*RUN, *overrides), MultiLogger([collector]))
+    loop = TrainingLoop(setup_of(*TOY_RUN, *overrides), MultiLogger([collector]))
     loop.train()
     return loop, collector
 
@@ -83,17 +77,11 @@ def test_a_call_is_shortened_to_whole_blocks():
 
 @pytest.mark.slow
 def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path, monkeypatch):
-    words = [*RUN, "logger.every_updates=3", "arch.population.size=2", "logger.console.enabled=false"]
+    words = [*TOY_RUN, "logger.every_updates=3", "arch.population.size=2", "logger.console.enabled=false"]
     stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path / "whole")
-    checks = itertools.count(1)
-
-    class Interrupted(training_loop.Signals):
-        received = property(lambda self: signal.SIGINT if next(checks) >= 7 else None, lambda self, value: None)
-
     with monkeypatch.context() as patched:
         # One update per call: the seventh check is after update 7, within the block of updates 6 to 8.
-        patched.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
-        patched.setattr(training_loop, "Signals", Interrupted)
+        interrupt_at_check(patched, 7)
         with pytest.raises(KeyboardInterrupt):
             stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path / "run")
     path = tmp_path / "run/updates.jsonl"
@@ -106,7 +94,7 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "architecture", [RUN, [*keeper.RUN[:-1], *keeper.KEEPER, "arch.total_timesteps=80"]], ids=["anakin", "sebulba"]
+    "architecture", [TOY_RUN, [*keeper.RUN[:-1], *keeper.KEEPER, "arch.total_timesteps=80"]], ids=["anakin", "sebulba"]
 )
 def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
     architecture = [*architecture, "logger.every_updates=3"]

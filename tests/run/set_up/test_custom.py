@@ -4,15 +4,12 @@ import pytest
 
 import stoix_like
 from stoix_like.errors import ConfigError
-from support import toys
 from support.collector import Collector, Lines
 from support.selections import first
+from support.toy_runs import TOY_RUN
 from support.trained_runs import SMALL
 
-RUN = [
-    *toys.overrides(rollout_length=4),
-    *("env=probe/observed_value", "arch.total_num_envs=4", "arch.total_timesteps=64", "arch.num_evaluation=2"),
-]
+RUN = [*TOY_RUN, "arch.total_timesteps=64", "arch.num_evaluation=2"]
 
 
 def train(run_dir, *overrides, loggers=()):
