@@ -5,16 +5,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from stoix_like import composition
-from stoix_like.composition import (
-    complete_overrides,
-    compose_config,
-    config_dir,
-    default_run_dir,
-    expand_sweep,
-    group_choices,
-    override_config,
-    run_dir_of,
-)
+from stoix_like.composition import complete_overrides, compose_config, expand_sweep, group_choices, override_config
 from stoix_like.config import GROUPS, flatten, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
@@ -36,14 +27,14 @@ def test_every_choice_composes_and_matches_its_types(group, choice):
 @pytest.mark.parametrize("choice", group_choices("experiment"))
 def test_every_value_of_an_experiment_is_composed(choice):
     """A value of `???` never replaces another one."""
-    own = OmegaConf.to_container(OmegaConf.load(config_dir() / f"experiment/{choice}.yaml"))
+    own = OmegaConf.to_container(OmegaConf.load(composition.config_dir() / f"experiment/{choice}.yaml"))
     found = dict(flatten(OmegaConf.to_container(compose_config([f"+experiment={choice}"]))))
     values = {key: value for key, value in flatten(own) if not key.startswith("defaults")}
     assert values == {key: found.get(key) for key in values}
 
 
 def test_no_file_has_a_value_to_be_given():
-    assert not [path for path in config_dir().rglob("*.yaml") if ": ???" in path.read_text()]
+    assert not [path for path in composition.config_dir().rglob("*.yaml") if ": ???" in path.read_text()]
 
 
 VALUES = ["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_num_envs=4", "env.time_limit=30"]
@@ -81,7 +72,7 @@ def test_every_length_of_a_search_fits_the_systems_that_search(system):
 
 
 def test_the_default_run_directory_follows_the_primary_configuration():
-    path = default_run_dir(compose_config(["env=gymnax/acrobot", "arch.seed=7"]))
+    path = composition.default_run_dir(compose_config(["env=gymnax/acrobot", "arch.seed=7"]))
     assert path.parts[:4] == ("runs", "ppo", "ff_ppo", "Acrobot-v1")
     assert path.name.endswith("-seed7")
 
@@ -118,10 +109,10 @@ def test_globs_are_the_choices_of_a_group_at_any_depth(tmp_path):
 
 def test_ids_of_gymnasium_are_completed_in_lists_and_quotes():
     expected = ["env=gymnax", "env.scenario.name=Pendulum-v1,MountainCar-v0"]
-    assert composition.complete_overrides(["env=Pendulum-v1,MountainCar-v0"]) == expected
-    assert composition.complete_overrides(["env='Pendulum-v1'"]) == ["env=gymnax", "env.scenario.name=Pendulum-v1"]
+    assert complete_overrides(["env=Pendulum-v1,MountainCar-v0"]) == expected
+    assert complete_overrides(["env='Pendulum-v1'"]) == ["env=gymnax", "env.scenario.name=Pendulum-v1"]
     with pytest.raises(ConfigError, match="these ids are of env=gymnasium and env=gymnax: start a run of each"):
-        composition.complete_overrides(["env=Pendulum-v1,Hopper-v5"])
+        complete_overrides(["env=Pendulum-v1,Hopper-v5"])
 
 
 def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
@@ -231,16 +222,7 @@ def test_composing_restores_the_hydra_of_the_caller():
             # What else `system` has depends on its choice.
             " 'mpo/ff_vmpo'.\nunknown keys:\n  'num_envs': use arch.total_num_envs .*\n  'arch.sed': .*'arch.seed'",
         ),
-    ],
-)
-def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        compose_config(overrides)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
+        # Names of other frameworks are translated.
         (
             ["system=sac/ff_sac", "learning_rate=1"],
             "'learning_rate': use system.actor_lr, system.q_lr and system.alpha_lr",
@@ -270,7 +252,7 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         (["env_id=Hopper-v5"], "use env=Hopper-v5, env=brax/hopper or env=envpool/hopper"),
     ],
 )
-def test_names_of_other_frameworks_are_translated(overrides, message):
+def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         compose_config(overrides)
 
@@ -312,7 +294,7 @@ def test_keys_of_a_chosen_group_keep_their_values_in_any_order():
 def test_keys_directories_and_launchers_that_are_not_there_are_named(tmp_path):
     config = compose_config(["hydra.run.dir=runs/${system.learning_rate}"], (), True)
     with pytest.raises(ConfigError, match="hydra.run.dir: Interpolation key .*learning_rate' not found: set what"):
-        run_dir_of(config)
+        composition.run_dir_of(config)
     with pytest.raises(ConfigError, match=f"config_dir={tmp_path}/lost does not exist"):
         compose_config(["system=mine"], [tmp_path / "lost"])
     with pytest.raises(ConfigError, match=r"^hydra/launcher=jobli is not known, or not installed: .*\[launchers\]'"):
