@@ -1,15 +1,13 @@
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support import scripted
+from support.commands import variables, wait_until
 from support.comparisons import recorded
 from support.set_ups import config_of
 
@@ -31,7 +29,6 @@ def start(*args, processes=1, only_last=(), fault=None):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    paths = [str(Path(scripted.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     started = []
     for index in range(processes):
         is_last = index == processes - 1
@@ -40,13 +37,10 @@ def start(*args, processes=1, only_last=(), fault=None):
         started.append(
             subprocess.Popen(
                 [sys.executable, "-m", "stoix_like", *args, *own, *(only_last if is_last else ())],
-                env={
-                    **os.environ,
-                    "JAX_PLATFORMS": "cpu",
-                    "JAX_NUM_CPU_DEVICES": "1" if processes > 1 else "4",
-                    "PYTHONPATH": os.pathsep.join(paths),
+                env=variables(
+                    JAX_NUM_CPU_DEVICES="1" if processes > 1 else "4",
                     **({"SCRIPTED_FAULT": fault} if fault and is_last else {}),
-                },
+                ),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -72,11 +66,8 @@ def train(run_dir, *args, processes=1):
 
 def start_until_checkpoint(run_dir, *args):
     started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
-    deadline = time.monotonic() + SECONDS
     try:
-        while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")), SECONDS)
     except BaseException:
         for process in started:
             process.kill()

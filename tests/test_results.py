@@ -1,6 +1,5 @@
 import importlib.util
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.records import records
 from stoix_like.storage.run_files import LAYOUT_NUMBER
 from support import toys
+from support.commands import COMMAND, variables
 from support.composed import compose_config
 from support.recorded import write_config
 from support.set_ups import setup_of
@@ -183,8 +183,8 @@ def test_a_run_that_diverged_counts_as_the_lowest_of_its_row(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     # In a separate process, because Hydra reconfigures logging.
-    command = [Path(sys.executable).parent / "stoix-like", "train", "-m", *TINY, "arch.seed=0,1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    command = [COMMAND, "train", "-m", *TINY, "arch.seed=0,1"]
+    environment = variables()
     subprocess.run([*command, f"hydra.sweep.dir={tmp_path}/sweep"], env=environment, check=True, capture_output=True)
     overrides = [*TINY, "arch.population.size=3", "arch.seed=2", "arch.num_devices=1"]
     command = [command[0], "train", *overrides, f"hydra.run.dir={tmp_path}/population"]

@@ -15,6 +15,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import quoted
 from stoix_like.run import experiment
+from support.commands import COMMAND
 from support.selections import first
 from support.set_ups import setup_of
 
@@ -202,7 +203,7 @@ def test_help_names_no_main_program_that_a_module_does_not_have(capsys, tmp_path
 FORMS = {
     "module": [sys.executable, "-m", "stoix_like.systems.ppo.anakin.ff_ppo"],
     "file": [sys.executable, str(PPO_FILE)],
-    "command": [str(Path(sys.executable).parent / "stoix-like"), "train", "system=ppo/ff_ppo"],
+    "command": [COMMAND, "train", "system=ppo/ff_ppo"],
 }
 
 

@@ -12,6 +12,7 @@ from stoix_like.envs import host_batches, make, make_eval
 from stoix_like.envs.host_batches import BatchThread
 from stoix_like.errors import ConfigError, HostEnvironmentError
 from stoix_like.signals import Signals
+from support.commands import wait_until
 from support.conformance import rollout
 from support.scripted import Scripted, config
 from support.selections import first
@@ -161,8 +162,5 @@ def test_workers_that_are_built_too_slowly_end():
     jax.block_until_ready(jax.jit(env.reset)(jax.random.split(jax.random.key(0), N)))
     with pytest.raises(HostEnvironmentError, match=r"no answer within 5 seconds \(env.timeout\)"):
         env.check()
-    deadline = time.monotonic() + 60
-    while any(child.name.startswith("Worker<") for child in multiprocessing.active_children()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(child.name.startswith("Worker<") for child in multiprocessing.active_children()), 60)
     env.close()

@@ -3,12 +3,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from support import scripted
+from support.commands import variables, wait_until
 
 SMALL = [
     *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "logger=silent", "arch.compile_cache=false"),
@@ -22,10 +21,7 @@ DQN = ["system=q_learning/ff_dqn", "system.warmup_steps=16", "system.total_batch
 
 def start(*arguments, fault=None):
     command = [sys.executable, "-m", "stoix_like", *map(str, arguments)]
-    paths = [str(Path(scripted.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if fault is not None:
-        env["SCRIPTED_FAULT"] = fault
+    env = variables() if fault is None else variables(SCRIPTED_FAULT=fault)
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=env, start_new_session=True, **streams)
 
@@ -39,13 +35,6 @@ def processes(session):
             if int(sid) == session and state != "Z":
                 found[int(directory.name)] = (directory / "cmdline").read_text()
     return found
-
-
-def wait_until(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -98,10 +87,7 @@ def test_sigterm_is_answered_while_an_environment_hangs(tmp_path, architecture):
     run = start("train", *PPO, f"arch={architecture}", *SMALL, f"hydra.run.dir={run_dir}", fault="hang")
     assert any("hanging" in line for line in run.stderr)
     run.send_signal(signal.SIGTERM)
-    sent = time.monotonic()
-    while not any((run_dir / "checkpoints").glob("[0-9]*")):
-        assert time.monotonic() < sent + 25
-        time.sleep(0.1)
+    wait_until(lambda: any((run_dir / "checkpoints").glob("[0-9]*")), 25)
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 143
     assert f"saved; continue with: stoix-like resume {run_dir}" in errors

@@ -5,37 +5,28 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stoix_like.run import jobs
 from support import toys
+from support.commands import COMMAND, wait_until
 from support.comparisons import without_times
 from support.trained_runs import LAYERS
 
 pytestmark = pytest.mark.optimized
-COMMAND = [
-    str(Path(sys.executable).parent / "stoix-like"),
-    "train",
-    "-m",
-    *(*LAYERS, "system.rollout_length=16", "arch.total_num_envs=4", "arch.total_timesteps=51200"),
+MULTIRUN = [
+    *(COMMAND, "train", "-m", *LAYERS),
+    *("system.rollout_length=16", "arch.total_num_envs=4", "arch.total_timesteps=51200"),
     *("arch.num_evaluation=40", "arch.num_eval_episodes=4", "arch.seed=0,1"),
 ]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    cache = str(tmp_path_factory.mktemp("cache"))
-    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
-
-
-@pytest.fixture(scope="module")
 def reference(tmp_path_factory, environment):
     sweep = tmp_path_factory.mktemp("reference") / "sweep"
-    subprocess.run([*COMMAND, f"hydra.sweep.dir={sweep}"], env=environment, check=True, timeout=300)
+    subprocess.run([*MULTIRUN, f"hydra.sweep.dir={sweep}"], env=environment, check=True, timeout=300)
     return histories(sweep)
 
 
@@ -49,14 +40,6 @@ def histories(sweep):
     return [without_times(history(sweep / name)) for name in ("0-seed0", "1-seed1")]
 
 
-def wait_until(process, condition):
-    end = time.monotonic() + 200
-    while not condition():
-        assert process.poll() is None, "the multirun ended before it could be stopped"
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def jobs_of(sweep):
     found = subprocess.run(["pgrep", "-f", f"submitit.core._submit {sweep}"], capture_output=True, text=True)
     return [int(number) for number in found.stdout.split()]
@@ -66,11 +49,11 @@ def jobs_of(sweep):
 @pytest.mark.parametrize(("launcher", "stop"), [("basic", signal.SIGTERM), ("joblib", signal.SIGKILL)])
 def test_a_multirun_that_was_cut_continues_with_the_same_command(tmp_path, environment, reference, launcher, stop):
     sweep = tmp_path / "sweep"
-    command = [*COMMAND, f"hydra.sweep.dir={sweep}", f"hydra/launcher={launcher}"]
+    command = [*MULTIRUN, f"hydra.sweep.dir={sweep}", f"hydra/launcher={launcher}"]
     # One job after the other, so that one is complete.
     command += ["hydra.launcher.n_jobs=1"] if launcher == "joblib" else []
     with subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL) as process:
-        wait_until(process, lambda: len(history(sweep / "1-seed1")) > 10)
+        wait_until(lambda: len(history(sweep / "1-seed1")) > 10, 200, process)
         os.killpg(process.pid, stop)
         assert process.wait(timeout=100) == (128 + stop if stop == signal.SIGTERM else -stop)
     written = (sweep / "0-seed0/metrics.jsonl").read_bytes()
@@ -92,9 +75,10 @@ def test_a_multirun_that_was_cut_continues_with_the_same_command(tmp_path, envir
 @pytest.mark.slow
 def test_a_warning_of_the_scheduler_saves_the_run_and_queues_its_job_again(tmp_path, environment, reference):
     sweep = tmp_path / "sweep"
-    command = [*COMMAND, f"hydra.sweep.dir={sweep}", "hydra/launcher=submitit_local"]
+    command = [*MULTIRUN, f"hydra.sweep.dir={sweep}", "hydra/launcher=submitit_local"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        wait_until(process, lambda: any(3 < len(history(sweep / name)) < 30 for name in ("0-seed0", "1-seed1")))
+        names = ("0-seed0", "1-seed1")
+        wait_until(lambda: any(3 < len(history(sweep / name)) < 30 for name in names), 200, process)
         for job in jobs_of(sweep):
             os.kill(job, signal.SIGUSR2)
         assert process.wait(timeout=300) == 0, process.stderr.read().decode()
@@ -119,12 +103,12 @@ def ray_jobs(directory):
 def test_jobs_on_ray_whose_node_is_lost_resume_from_their_mirrors(tmp_path, environment, reference):
     pytest.importorskip("ray")
     sweep, store = tmp_path / "sweep", tmp_path / "store"
-    command = [*COMMAND, f"hydra.sweep.dir={sweep}", f"checkpoint.mirror=file://{store}"]
+    command = [*MULTIRUN, f"hydra.sweep.dir={sweep}", f"checkpoint.mirror=file://{store}"]
     command += ["hydra/launcher=ray", "hydra.launcher.address=local", "hydra.launcher.num_cpus=0.5"]
     with subprocess.Popen(
         command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        wait_until(process, lambda: list(store.glob("*/checkpoints/*.complete")))
+        wait_until(lambda: list(store.glob("*/checkpoints/*.complete")), 200, process)
         for job in ray_jobs(tmp_path):
             os.kill(job, signal.SIGKILL)
         for name in ("0-seed0", "1-seed1"):
@@ -139,7 +123,7 @@ def test_jobs_on_ray_whose_node_is_lost_resume_from_their_mirrors(tmp_path, envi
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["submitit_local", "joblib"])
 def test_a_job_that_is_refused_in_another_process_is_reported_in_one_line(tmp_path, environment, launcher):
-    command = [*COMMAND, f"hydra.sweep.dir={tmp_path}/sweep", f"hydra/launcher={launcher}", "arch.num_devices=7"]
+    command = [*MULTIRUN, f"hydra.sweep.dir={tmp_path}/sweep", f"hydra/launcher={launcher}", "arch.num_devices=7"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -175,13 +159,11 @@ def test_an_error_of_a_launcher_is_one_line_that_names_the_job(name, text, said)
 @pytest.mark.slow
 def test_a_job_that_diverges_does_not_keep_the_others_from_running(tmp_path, environment):
     sweep = tmp_path / "sweep"
-    command = [*COMMAND[:3], f"hydra.sweep.dir={sweep}", *toys.overrides(nan_at=-1), "system.nan_at=2,-1"]
+    command = [*MULTIRUN[:3], f"hydra.sweep.dir={sweep}", *toys.overrides(nan_at=-1), "system.nan_at=2,-1"]
     command += ["env=probe/value", "logger=silent", "arch.total_num_envs=4", "arch.num_evaluation=1"]
     command += ["arch.total_timesteps=64"]
-    paths = [str(Path(toys.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     # The same command trains the job that failed again, and no other.
     for printed in ("", f"{sweep}/1-seed42 is complete"):
-        environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
         failed, summary = (line for line in done.stderr.splitlines() if "non-finite" in line)
         assert done.returncode == 1

@@ -1,12 +1,9 @@
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 from unittest.mock import Mock
 
 import jax
@@ -20,6 +17,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.policies.load import load_shared, open_run
 from stoix_like.run import experiment
 from stoix_like.storage import checkpoint, remote
+from support.commands import COMMAND, wait_until
 from support.comparisons import recorded
 from support.recorded import set_key
 from support.selections import first
@@ -28,7 +26,6 @@ from support.toy_runs import toy_loop, train_toy
 from support.trained_runs import LAYERS
 
 pytestmark = pytest.mark.optimized
-COMMAND = str(Path(sys.executable).parent / "stoix-like")
 SMALL = [
     *(*LAYERS, "system.normalize_observations=true", "system.rollout_length=16", "env.staggered_starts=true"),
     *("arch.total_num_envs=4", "arch.total_timesteps=76800", "arch.num_evaluation=40", "arch.num_eval_episodes=4"),
@@ -78,16 +75,6 @@ def assert_same_results(run_dir, reference):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    # Bits are compared: compiled as users' runs are.
-    return {
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
-    }
-
-
-@pytest.fixture(scope="module")
 def reference(tmp_path_factory, environment):
     run_dir = tmp_path_factory.mktemp("reference") / "run"
     subprocess.run([COMMAND, "train", *SMALL, f"hydra.run.dir={run_dir}"], env=environment, check=True, timeout=300)
@@ -95,11 +82,7 @@ def reference(tmp_path_factory, environment):
 
 
 def stop_when(process, condition, number):
-    end = time.monotonic() + 200
-    while not condition():
-        assert process.poll() is None, "the process exited before it could be stopped"
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    wait_until(condition, 200, process)
     process.send_signal(number)
     return process.wait(timeout=100)
 
@@ -166,11 +149,8 @@ def test_a_second_process_in_the_same_run_directory_is_refused(tmp_path, environ
     run_dir = shutil.copytree(reference, tmp_path / "run")
     resume = [COMMAND, "resume", str(run_dir), "arch.total_timesteps=1e6"]
     first = subprocess.Popen(resume, env=environment, stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 100
     # The first process writes its configuration once it holds the lock.
-    while OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 76800:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps != 76800, 100)
     second = subprocess.run(resume, env=environment, capture_output=True, text=True)
     first.kill()
     first.wait()

@@ -1,7 +1,6 @@
 """Runs on object stores: mirrors of stores that wait and fail, copies from them, and addresses that cannot work."""
 
 import shutil
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ import stoix_like
 from stoix_like.errors import ConfigError
 from stoix_like.storage import mirror, recorded_runs, remote
 from stoix_like.storage.store import Store
+from support.commands import wait_until
 from support.comparisons import without_times
 from support.faulty_store import FaultyFileSystem
 from support.store_runs import ADDRESS, copy, names, write_checkpoint
@@ -16,13 +16,6 @@ from support.trained_runs import SMALL
 
 pytestmark = pytest.mark.usefixtures("store")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
-
-
-def wait_until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, capsys):

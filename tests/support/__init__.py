@@ -12,7 +12,7 @@ Networks and losses: `accumulator`, `recurrent_references`, `every_head`, `every
 `torsos`; `parity`, the recorded outputs of other implementations.
 Runs: `set_ups`, `toy_runs`, `trained_runs`, `on_policy_runs`, `off_policy_runs`, `offline_runs`, `searched_runs`,
 `tiny_dreamer`, `small_tdmpc`, `resumed`, `comparisons`, `recorded`, `recorded_data`, `recordings`, `logged`,
-`console_runs`, `killed_sweeps`.
+`console_runs`, `killed_sweeps`; `commands`, runs in processes of their own.
 Files and stores: `stored`, `store_runs`, `faulty_store`, `fake_hub`.
 Tests themselves: `selections`, the cases that the quick ones run, `composed`, configurations from parts that are
 composed once, `compiled`, calls as programs, and `lazily`, imports of suites.

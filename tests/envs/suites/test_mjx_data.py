@@ -1,10 +1,6 @@
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,13 +9,13 @@ import pytest
 import stoix_like
 from stoix_like.storage import checkpoint
 from stoix_like.storage.run_files import METRICS, read_records
+from support.commands import COMMAND, variables, wait_until
 from support.comparisons import without_times
 from support.lazily import Lazy
 
 mjx_hinge = Lazy("support.mjx_hinge")
 # mjx broadcasts arrays of different ranks.
 pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.usefixtures("without_type_checks")]
-COMMAND = str(Path(sys.executable).parent / "stoix-like")
 RUN = [
     *("system=ppo/ff_ppo", "env._target_=support.mjx_hinge.Hinge", "system.rollout_length=16"),
     *("system.num_minibatches=2", "arch.total_num_envs=8", "arch.total_timesteps=2e4"),
@@ -36,27 +32,18 @@ def stored(run_dir):
 def test_runs_on_mjx_data_are_resumed_evaluated_and_exported(tmp_path):
     state, _ = mjx_hinge.Hinge().reset(jax.random.key(0))
     assert any(leaf.size == 0 for leaf in jax.tree.leaves(state))
-    tests = str(Path(__file__).parents[2])
-    variables = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([tests, str(Path(stoix_like.__file__).parents[1])]),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
-    }
+    env = variables(JAX_DISABLE_MOST_OPTIMIZATIONS="0")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([COMMAND, "train", *RUN, f"hydra.run.dir={whole}"], env=variables, check=True)
-    with subprocess.Popen([COMMAND, "train", *RUN, f"hydra.run.dir={killed}"], env=variables) as process:
-        end = time.monotonic() + 500
-        while not (killed.exists() and checkpoint.steps(killed)):
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.01)
+    subprocess.run([COMMAND, "train", *RUN, f"hydra.run.dir={whole}"], env=env, check=True)
+    with subprocess.Popen([COMMAND, "train", *RUN, f"hydra.run.dir={killed}"], env=env) as process:
+        wait_until(lambda: killed.exists() and checkpoint.steps(killed), 500, process)
         process.send_signal(signal.SIGKILL)
-    subprocess.run([COMMAND, "resume", str(killed), "--trust"], env=variables, check=True)
+    subprocess.run([COMMAND, "resume", str(killed), "--trust"], env=env, check=True)
     assert stored(killed) == stored(whole)
     histories = [without_times(list(read_records(run_dir / METRICS))) for run_dir in (whole, killed)]
     assert histories[0] == histories[1]
 
-    subprocess.run([COMMAND, "evaluate", str(killed), "--episodes", "2", "--trust"], env=variables, check=True)
+    subprocess.run([COMMAND, "evaluate", str(killed), "--episodes", "2", "--trust"], env=env, check=True)
     policy = stoix_like.load_policy(killed, trust=True)
     policy.export(tmp_path / "policy.onnx")
     onnxruntime = pytest.importorskip("onnxruntime")

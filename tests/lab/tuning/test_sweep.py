@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import filelock
@@ -22,6 +21,7 @@ from stoix_like.lab.tuning.study import SAMPLERS
 from stoix_like.lab.tuning.sweep import SETTINGS, STUDY, Sweep, from_command_line
 from stoix_like.storage import recorded_runs
 from support import killed_sweeps
+from support.commands import wait_until
 from support.selections import first
 from support.trained_runs import SMALL
 
@@ -245,11 +245,7 @@ def test_a_killed_sweep_resumes(tmp_path):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         checkpoints = tmp_path / "sweep/runs/00000/checkpoints"
-        deadline = time.monotonic() + 300
-        while not (checkpoints.is_dir() and any(checkpoints.glob("[0-9]*"))):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: any(checkpoints.glob("[0-9]*")), 300, process)
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "sweep/trials.csv").exists()
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
