@@ -3,34 +3,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.networks.torso import (
-    BatchRenormMLPTorso,
-    BroTorso,
-    DeepResNetTorso,
-    MLPTorso,
-    NoisyMLPTorso,
-    ResNetTorso,
-    SimBaTorso,
-    SimBaV2Torso,
-    SimNormTorso,
-    XQCTorso,
-)
+from stoix_like.networks import torso as torsos
 from support.selections import select
 from support.torsos import assert_any_leading_axes, assert_pixels_are_scaled
 
 KEY = jax.random.key(0)
 TORSOS = {
-    "mlp": MLPTorso((8, 4)),
-    "mlp_norm": MLPTorso((8, 4), "silu", True, "lecun_normal", False),
-    "noisy": NoisyMLPTorso((8, 4)),
-    "batch_renorm": BatchRenormMLPTorso((8, 4)),
-    "xqc": XQCTorso((8, 4)),
-    "simnorm": SimNormTorso((8, 4), group_size=2),
-    "resnet": ResNetTorso(4, 1),
-    "simba": SimBaTorso(4, 1),
-    "simba_v2": SimBaV2Torso(4, 1),
-    "bro": BroTorso(4, 1),
-    "deep_resnet": DeepResNetTorso(4, 4),
+    "mlp": torsos.MLPTorso((8, 4)),
+    "mlp_norm": torsos.MLPTorso((8, 4), "silu", True, "lecun_normal", False),
+    "noisy": torsos.NoisyMLPTorso((8, 4)),
+    "batch_renorm": torsos.BatchRenormMLPTorso((8, 4)),
+    "xqc": torsos.XQCTorso((8, 4)),
+    "simnorm": torsos.SimNormTorso((8, 4), group_size=2),
+    "resnet": torsos.ResNetTorso(4, 1),
+    "simba": torsos.SimBaTorso(4, 1),
+    "simba_v2": torsos.SimBaV2Torso(4, 1),
+    "bro": torsos.BroTorso(4, 1),
+    "deep_resnet": torsos.DeepResNetTorso(4, 4),
 }
 
 
@@ -46,7 +35,7 @@ def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(torso):
 
 
 def test_mlp_matches_hand_computed_output():
-    torso = MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
+    torso = torsos.MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
     x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
     # The rows sum to 3 and -3, relu gives 3 and 0, and the two units sum to 6 and 0.
     np.testing.assert_allclose(jax.jit(torso.init_with_output)(KEY, x)[0], [[6.0], [0.0]])
@@ -54,7 +43,7 @@ def test_mlp_matches_hand_computed_output():
 
 def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
     """A unit is dropped with probability 1/2 and doubled otherwise; normalisation hides the doubling, not the zeros."""
-    torso, normalised = (MLPTorso((64,), use_layer_norm=norm, dropout_rate=0.5) for norm in (False, True))
+    torso, normalised = (torsos.MLPTorso((64,), use_layer_norm=norm, dropout_rate=0.5) for norm in (False, True))
 
     @jax.jit
     def outputs(x):
@@ -74,7 +63,7 @@ def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
 
 def test_only_the_first_layers_drop_units_if_configured():
     """Units of the second layer are sums of the dropped units of the first; of the third none is zero."""
-    torso = MLPTorso((64, 8), "identity", kernel_init="ones", dropout_rate=0.9, dropout_layers=1)
+    torso = torsos.MLPTorso((64, 8), "identity", kernel_init="ones", dropout_rate=0.9, dropout_layers=1)
     outputs = jax.jit(lambda x: torso.init_with_output({"params": KEY, "dropout": KEY}, x)[0])(jnp.ones((1, 1)))
     # Some of 64 units are kept, ten times as large.
     assert np.all(outputs > 0.0)
@@ -84,5 +73,5 @@ def test_only_the_first_layers_drop_units_if_configured():
 def test_final_activation_is_optional():
     x = jax.random.normal(KEY, (64, 5))
     for activate_final in (True, False):
-        torso = MLPTorso((8,), "relu", activate_final=activate_final)
+        torso = torsos.MLPTorso((8,), "relu", activate_final=activate_final)
         assert bool((jax.jit(torso.init_with_output)(KEY, x)[0] >= 0).all()) is activate_final

@@ -4,17 +4,12 @@ import numpy as np
 import optax
 import pytest
 
-from stoix_like.networks.heads import (
-    DistributionalContinuousQNetwork,
-    QuantileCriticHead,
-    ScalarCriticHead,
-    SymexpCriticHead,
-)
+from stoix_like.networks import heads
 from stoix_like.systems.parts.critic_outputs import SCALAR, critic_output
 from support.compiled import run
 from support.selections import first
 
-ATOMS = DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
+ATOMS = heads.DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +18,9 @@ ATOMS = DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
         1,
         [
             (ATOMS, 1.0),
-            (QuantileCriticHead(num_quantiles=8), 1.0),
-            (SymexpCriticHead(), 1.0),
-            (SymexpCriticHead(), 1e3),
+            (heads.QuantileCriticHead(num_quantiles=8), 1.0),
+            (heads.SymexpCriticHead(), 1.0),
+            (heads.SymexpCriticHead(), 1e3),
         ],
     ),
     ids=["atoms", "quantiles", "two_hot", "two_hot_of_large_returns"],
@@ -51,7 +46,7 @@ def test_the_mean_of_a_distribution_converges_to_its_targets(head, scale):
 
 
 def test_a_value_is_learned_as_it_is():
-    assert critic_output(ScalarCriticHead()) is SCALAR
+    assert critic_output(heads.ScalarCriticHead()) is SCALAR
     value = jnp.asarray([1.0, 2.0])
     assert SCALAR.value(value) is value
     # Half the squared errors.
