@@ -34,6 +34,8 @@ def test_estimates_are_those_of_rliable(shape):
     probability = statistics.probability_of_improvement(scores[:, 0], scores[::-1, 0] + 0.3)
     estimates = [found[name].estimate for name in ("mean", "iqm", "optimality_gap")]
     assert [*estimates, probability.estimate] == pytest.approx(BY_RLIABLE[shape], rel=1e-12)
+    # As in rliable, over the means of several tasks; over the scores of a single one.
+    assert found["median"].estimate == pytest.approx(np.median(scores.mean(0) if shape[1] > 1 else scores))
 
 
 def test_intervals_are_those_of_a_direct_bootstrap():

@@ -26,6 +26,12 @@ def test_ranges_of_a_space():
     assert found["network"].grid(5) == ["mlp", "cnn"]
 
 
+@pytest.mark.parametrize("value", [True, "0.1"])
+def test_a_choice_of_what_is_no_number_is_not_traced(value):
+    (parameter,) = parse_space({"clip_eps": {"choice": [0.1, value]}}, KNOWN, FLOATS)
+    assert not parameter.traced
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [

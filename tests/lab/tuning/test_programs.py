@@ -7,6 +7,7 @@ from stoix_like.lab.tuning.sweep import SweepConfig, notes_on_programs
 from support.killed_sweeps import KEYS, SPACE
 
 LR = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
+EVERY_ONE = "every combination of values is a program"
 
 
 def parameters(space):
@@ -22,9 +23,16 @@ def parameters(space):
         # 16 + 4 trials.
         (LR, "random", (20, 16, 1), "1 program for 16 member(s), and 1 program for 4 member(s)"),
         # 5 × 5 points of each of 3 integers: 16 + 9.
-        (SPACE, "grid", (99, 16, 1), "3 programs, each for 16 member(s), and 3 programs, each for 9 member(s)"),
+        (
+            SPACE,
+            "grid",
+            (99, 16, 1),
+            "3 shape(s) of system.epochs: 3 programs, each for 16 member(s), and 3 programs, each for 9 member(s)",
+        ),
         (LR, "tpe", (20, 1, 1), "20 programs, each for 1 member(s)"),
-        ({"epochs": {"int": [1, 9]}}, "tpe", (4, 2, 1), "system.epochs: every combination of values is a program, at"),
+        (LR, "tpe", (64, 2, 2), "1 program for 4 member(s)"),
+        ({"epochs": {"int": [1, 9]}}, "tpe", (4, 2, 1), f"system.epochs: {EVERY_ONE}, at most 4"),
+        ({"epochs": {"int": [1, 3]}}, "grid", (9, 2, 1), f"system.epochs: {EVERY_ONE}, at most 3"),
     ],
 )
 def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line):
@@ -32,7 +40,14 @@ def test_a_sweep_says_how_many_programs_it_compiles(space, sampler, sizes, line)
     shapes = list_shapes(parameters(space), sampler, None, 0)
     sampling = Sampling(parameters(space), shapes, sampler, 0)
     config = SweepConfig(space=space, trials=trials, parallel=size, seeds=seeds)
-    assert line in notes_on_programs(config, sampling, size)[0]
+    assert notes_on_programs(config, sampling, size)[0] == line
+
+
+def test_a_sweep_of_a_given_number_of_shapes_compiles_no_more_programs():
+    space = {"epochs": {"int": [1, 9]}}
+    sampling = Sampling(parameters(space), list_shapes(parameters(space), "tpe", 2, 0), "tpe", 0)
+    notes = notes_on_programs(SweepConfig(space=space, trials=8, parallel=2), sampling, 2)
+    assert notes[0] == f"system.epochs: {EVERY_ONE}, at most 2"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Shapes of a sweep."""
 
+import numpy as np
 import pytest
 
 from stoix_like.lab.tuning.parameters import parse_space
@@ -28,6 +29,21 @@ def test_choices_are_combined_and_large_ranges_drawn_without_repetition():
     assert list_shapes(parameters(LR), "tpe", None, 0) == [{}]
     # Where nothing is traced, every trial compiles, whatever its shape.
     assert list_shapes(parameters({"epochs": {"int": [1, 100]}}), "tpe", None, 0) is None
+
+
+@pytest.mark.parametrize("kind", ["int", "log_int"])
+def test_both_ends_of_a_range_are_drawn(kind):
+    drawn = list_shapes(parameters(LR | {"rollout_length": {kind: [1, 20]}}), "tpe", 19, 0)
+    lengths = {shape["system.rollout_length"] for shape in drawn}
+    assert len(lengths) == 19
+    assert {1, 20} < lengths < set(range(1, 21))
+
+
+@pytest.mark.parametrize(("kind", "middle"), [("int", 500), ("log_int", 100)])
+def test_ranges_are_drawn_evenly_on_their_scale(kind, middle):
+    """Without repetition, which moves the middle of the logarithmic one upwards from 22."""
+    drawn = list_shapes(parameters(LR | {"rollout_length": {kind: [1, 1000]}}), "tpe", 100, 0)
+    assert np.median([shape["system.rollout_length"] for shape in drawn]) == pytest.approx(middle, rel=0.5)
 
 
 @pytest.mark.parametrize(
