@@ -174,3 +174,6 @@ def test_seeds_needed_agree_with_the_power_of_the_t_test():
     x = np.asarray([-1.0, 0.0, 1.0])  # mean 0, deviation 1
     needed = statistics.seeds_needed(x, x + 1.0, "welch")
     assert 15 <= needed <= 19
+    # Of pairs, it is 10, whatever the spread of the scores that they share.
+    shared = np.asarray([0.0, 100.0, -100.0])
+    assert 9 <= statistics.seeds_needed(shared + x + 1.0, shared, "welch", paired=True) <= 11

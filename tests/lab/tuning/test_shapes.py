@@ -26,6 +26,9 @@ def test_choices_are_combined_and_large_ranges_drawn_without_repetition():
     # More of them do not replace the first ones.
     more = list_shapes(parameters(LR | {"rollout_length": {"log_int": [1, 1000]}}), "random", 20, 0)
     assert more[:8] == drawn
+    # Beside choices as well.
+    both = parameters(LR | {"epochs": {"choice": [1, 4]}, "rollout_length": {"int": [1, 1000]}})
+    assert len(list_shapes(both, "tpe", None, 0)) == 8
     assert list_shapes(parameters(LR), "tpe", None, 0) == [{}]
     # Where nothing is traced, every trial compiles, whatever its shape.
     assert list_shapes(parameters({"epochs": {"int": [1, 100]}}), "tpe", None, 0) is None
