@@ -147,10 +147,11 @@ def test_a_run_whose_machine_is_lost_resumes_exactly_from_its_mirror(tmp_path, e
 @pytest.mark.slow
 def test_a_second_process_in_the_same_run_directory_is_refused(tmp_path, environment, reference):
     run_dir = shutil.copytree(reference, tmp_path / "run")
+    recorded = (run_dir / "config.yaml").read_text()
     resume = [COMMAND, "resume", str(run_dir), "arch.total_timesteps=1e6"]
     first = subprocess.Popen(resume, env=environment, stdout=subprocess.DEVNULL)
     # The first process writes its configuration once it holds the lock.
-    wait_until(lambda: OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps != 76800, 100)
+    wait_until(lambda: (run_dir / "config.yaml").read_text() != recorded, 100)
     second = subprocess.run(resume, env=environment, capture_output=True, text=True)
     first.kill()
     first.wait()
