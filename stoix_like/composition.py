@@ -37,6 +37,7 @@ SEARCH = "hydra.searchpath"
 ADDED = ("experiment", "search", "observations")
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
+_ONE_LOGGER = "choose one, last in a list, and switch the others on, logger=wandb logger.tensorboard.enabled=true"
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError)
 
@@ -74,11 +75,11 @@ class _Stored(dict[str, Any]):
 @functools.cache
 def register_environments() -> None:
     """Let Hydra find the environments of tables."""
-    repo = ConfigStore.instance().repo
-    repo["env"] = _Stored(repo.get("env", {}))
+    store = ConfigStore.instance()
+    store.repo["env"] = _Stored(store.repo.get("env", {}))
     for choice, row in rows(config_dir() / "env").items():
         suite, _, name = choice.partition("/")
-        ConfigStore.instance().store(name=name, node=row, group=f"env/{suite}")
+        store.store(name=name, node=row, group=f"env/{suite}")
 
 
 def compose_config(
@@ -103,18 +104,12 @@ def _check_choices(parsed: Sequence[Override]) -> None:
     for override in parsed:
         value = override.value() if override.key_or_group == "logger" else None
         if isinstance(value, list) and (not value or any(one in group_choices("logger") for one in value[:-1])):
-            raise ConfigError(f"{override.input_line} is a list of choices: {_one_choice('logger')}")
+            raise ConfigError(f"{override.input_line} is a list of choices: {_ONE_LOGGER}")
     lines = [override.input_line or "" for override in parsed if override.is_add()]
     for group in ADDED:
         given = [line.partition("=")[2].strip("[]") for line in lines if line.startswith(f"+{group}=")]
         if len(given) > 1:
             raise ConfigError(f"{group} is given {len(given)} times: write one list, +{group}=[{','.join(given)}]")
-
-
-def _one_choice(group: str) -> str:
-    if group == "logger":
-        return "choose one, last in a list, and switch the others on, logger=wandb logger.tensorboard.enabled=true"
-    return "choose one"
 
 
 def _check_names(config_dirs: Sequence[str | Path]) -> None:
@@ -143,11 +138,9 @@ def with_search(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:
     """Return the places of an override of `hydra.searchpath`."""
-    places: list[str] = []
-    for override in parse_overrides([override for override in overrides if override.startswith(f"{SEARCH}=")]):
-        value = override.value()
-        places += map(str, value if isinstance(value, list) else [value])
-    return places
+    found = parse_overrides([override for override in overrides if override.startswith(f"{SEARCH}=")])
+    values = [override.value() for override in found]
+    return [str(place) for value in values for place in (value if isinstance(value, list) else [value])]
 
 
 def _all_dirs(overrides: Sequence[str], config_dirs: Sequence[str | Path]) -> list[str | Path]:
@@ -296,9 +289,7 @@ def hydra_session() -> Iterator[None]:
         with initialize_config_dir(str(config_dir()), version_base="1.3"):
             yield
     finally:
-        GlobalHydra.instance().clear()
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
+        GlobalHydra.instance().hydra = outer
 
 
 @contextlib.contextmanager
@@ -329,9 +320,8 @@ def run_dir_of(config: DictConfig, kind: str = "run") -> Path:
     try:
         return Path(config.hydra[kind].dir)
     except OmegaConfBaseException as error:
-        raise ConfigError(
-            f"hydra.{kind}.dir: {first_line(error)}: set what it refers to, or another directory"
-        ) from error
+        advice = "set what it refers to, or another directory"
+        raise ConfigError(f"hydra.{kind}.dir: {first_line(error)}: {advice}") from error
 
 
 def default_run_dir(config: DictConfig) -> Path:
@@ -340,8 +330,7 @@ def default_run_dir(config: DictConfig) -> Path:
     primary = OmegaConf.load(config_dir() / f"{PRIMARY}.yaml")
     pattern = OmegaConf.to_container(primary, resolve=False)["hydra"]["run"]["dir"]  # type: ignore[index,call-overload]
     extended = config.copy()
-    OmegaConf.set_struct(extended, False)
-    extended.run_dir = pattern
+    OmegaConf.update(extended, "run_dir", pattern, force_add=True)
     return Path(extended.run_dir)
 
 
@@ -372,7 +361,8 @@ def _refusal_of_form(override: Override, said: str) -> str | None:
     """Refuse several values without `-m`, and launchers that are not there."""
     key, line = override.key_or_group, override.input_line
     if override.is_sweep_override():
-        other = _one_choice(key) if key in GROUPS else "write a list in brackets, key=[1,2]"
+        other = "choose one" if key in GROUPS else "write a list in brackets, key=[1,2]"
+        other = _ONE_LOGGER if key == "logger" else other
         return f"{line} has several values: add -m to run each of them (stoix-like train -m …), or {other}"
     if key == "hydra/launcher" and f"'hydra/launcher/{override.value()}'" in said:
         return (
