@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Acted, Observation, PyTree, RolloutState, System
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.opponents import RANDOM
-from stoix_like.envs.spaces import Space
+from stoix_like.envs.wrappers.base import agent_action
 from stoix_like.loggers.formats import format_number
 from stoix_like.user_code import guarded, import_object
 
@@ -19,8 +20,9 @@ BaselinePolicy = Callable[[Observation, jax.Array], Any]
 _FORM = "(observation, key) -> action, of one environment"
 
 
-def with_policy(system: System, policy: str | BaselinePolicy, space: Space) -> System:
-    """Replace what a system does in evaluations."""
+def with_policy(system: System, policy: str | BaselinePolicy, env: VectorEnvironment) -> System:
+    """Replace what a system does in evaluations, in environments that do not rescale actions."""
+    space = env.action_space
 
     def fault(action: Any) -> str | None:
         shape, dtype = jnp.shape(action), jnp.result_type(action)
@@ -39,7 +41,8 @@ def with_policy(system: System, policy: str | BaselinePolicy, space: Space) -> S
     def eval_act(shared: PyTree, state: RolloutState, key: jax.Array) -> Acted:
         observation = state.timestep.observation
         keys = jax.random.split(key, state.timestep.reward.shape[0])
-        return state.carry, jax.vmap(choose)(observation, keys).astype(space.dtype), ()
+        action = jax.vmap(choose)(observation, keys).astype(space.dtype)
+        return state.carry, action if policy == RANDOM else agent_action(env, action), ()
 
     return system._replace(init_carry=lambda _: (), eval_act=eval_act)
 

@@ -322,7 +322,7 @@ def _play(
 
     def build(traced: Any) -> System:
         system = setup.build_system(traced if several else lone)
-        return system if policy is None else with_policy(system, policy, setup.env.action_space)
+        return system if policy is None else with_policy(system, policy, setup.env)
 
     batch_size, max_steps = min(episodes, _BATCH_SIZE), setup.config.arch.max_eval_steps
     play = make_evaluator(build, setup.env, run.mesh, batch_size, max_steps, members)

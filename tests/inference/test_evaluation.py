@@ -3,6 +3,7 @@ import shutil
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
@@ -10,8 +11,14 @@ from PIL import Image
 
 from stoix_like import cli
 from stoix_like.architectures.evaluator import Episodes
+from stoix_like.base_types import RolloutState, System
+from stoix_like.envs import factory
+from stoix_like.envs.factory import EnvConfig
+from stoix_like.envs.spaces import Discrete
+from stoix_like.envs.suites.probes import OneStepProbe
 from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation
+from stoix_like.inference.baseline import with_policy
 from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.policies import load
 from stoix_like.rendering import animation
@@ -69,6 +76,22 @@ def test_another_policy_plays_the_same_episodes(pendulum, played):
     assert np.corrcoef(random["episode_returns"], baseline["episode_returns"])[0, 1] > 0.5
     with pytest.raises(ConfigError, match=r"^policy=.*<lambda>.* returns an array of shape \[2\], not \[1\]"):
         evaluate(pendulum, episodes=1, policy=lambda observation, key: observation.agent_view[:2])
+
+
+class Steps(OneStepProbe):
+    action_space = Discrete(3, start=-1)
+
+    def reward(self, view, action):
+        return action
+
+
+@pytest.mark.parametrize("action", [-1, 1])
+def test_a_policy_acts_in_the_units_of_the_environment(action):
+    env, keys = factory.make_eval(EnvConfig(env_name="own"), Steps()), jax.random.split(jax.random.key(0), 2)
+    env_state, timestep = env.reset(keys)
+    system = with_policy(System(*[None] * 6), lambda observation, key: jnp.asarray(action), env)
+    _, actions, _ = system.eval_act((), RolloutState(env_state, timestep, ()), keys[0])
+    np.testing.assert_array_equal(env.step(keys, env_state, actions)[1].reward, [action, action])
 
 
 @pytest.mark.parametrize(

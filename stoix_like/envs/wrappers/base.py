@@ -131,6 +131,11 @@ def layers(env: VectorEnvironment) -> Iterator[Wrapper]:
         env = env.env
 
 
+def agent_action(env: VectorEnvironment, action: Any) -> Any:
+    """Convert actions `[N, ...]` in the units of the suite for environments, the inverse of `native_action`."""
+    return env.outer_action(agent_action(env.env, action)) if isinstance(env, Wrapper) else action
+
+
 class StatefulWrapper(Wrapper):
     """Base class of wrappers with state: a named tuple with `env_state`, the state of the wrapped environments."""
 

@@ -18,6 +18,7 @@ from stoix_like.data.dataset import DataHeader, DataSet
 from stoix_like.data.files import KEY, content_hash, open_data
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
+from stoix_like.envs.wrappers.base import agent_action
 from stoix_like.errors import ConfigError
 from stoix_like.run.set_up.memory_estimate import gib
 from stoix_like.schema import INT32_MAX
@@ -72,7 +73,7 @@ def read_recorded(config: RunConfig, env: VectorEnvironment, memory: int) -> Rec
     share = config.resolved["system"].get("final_data_fraction")
     if share is not None and isinstance(config.arch, OfflineConfig):
         notes.append(f"system.final_data_fraction={share} has no effect with arch=offline, where all is recorded")
-    taken = _observed(found.observation, env, path), _agent_actions(env, found.action), reward
+    taken = _observed(found.observation, env, path), agent_action(env, found.action), reward
     rows = np.flatnonzero(found.valid).astype(np.int32)
     data = Data(*taken, found.terminated, found.truncated, found.valid, rows)
     return Recorded(data, content_hash(path), tuple(notes))
@@ -125,11 +126,6 @@ def _observed(recorded: Observation, env: VectorEnvironment, path: str) -> Obser
                 f"{KEY}={path}: the data have no {name}, which the run observes: record data with the same env keys"
             )
     return recorded
-
-
-def _agent_actions(env: Any, action: np.ndarray) -> np.ndarray:
-    """Return actions in the units of the agent, from the units of the environment."""
-    return action if env is env.unwrapped else env.outer_action(_agent_actions(env.env, action))
 
 
 def _notes(header: DataHeader, config: RunConfig) -> Iterator[str]:
