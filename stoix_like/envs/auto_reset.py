@@ -102,10 +102,9 @@ class FreshReset(AutoReset):
     """A new start state for each episode, at the cost of resetting all environments whenever one episode ends."""
 
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
-        if not self.env.keeps_parameters:
-            return self._replace_by_drawn(done, current, lambda: self._draw(keys)), store
-
         def draw() -> Start:
+            if not self.env.keeps_parameters:
+                return self._draw(keys)
             env_state, timestep = self.env.next_episodes(_of_resets(keys), current.env_state)
             return Start(env_state, timestep.observation)
 

@@ -74,7 +74,8 @@ def _convert_observations(
                 lambda view: {key: encode(view[key]) for key, (_, _, encode) in parts.items()},
             )
         case gymnasium.spaces.Box():
-            converted = _box(space, np.uint8 if space.dtype == np.uint8 and is_picture(space) else np.float32)
+            dtype = np.dtype(np.uint8 if space.dtype == np.uint8 and is_picture(space) else np.float32)
+            converted = Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
             return converted, jax.ShapeDtypeStruct(converted.shape, converted.dtype), lambda view: view
         case gymnasium.spaces.Discrete() | gymnasium.spaces.MultiDiscrete() if len(space.shape or ()) < 2:
             choice: Any = _convert_actions(name, space)
@@ -110,8 +111,3 @@ def _within(space: gymnasium.spaces.Box) -> Box:
     low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
     high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
     return Box(low, high, space.shape)
-
-
-def _box(space: gymnasium.spaces.Box, dtype: Any) -> Box:
-    low, high = (bound.astype(dtype) for bound in (space.low, space.high))
-    return Box(low, high, space.shape, np.dtype(dtype))

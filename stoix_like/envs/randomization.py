@@ -125,15 +125,12 @@ class Randomized(Vectorize):
         """Return a method of the environment for N copies, which takes their parameters before its arguments."""
 
         def call(parameters: tuple[jax.Array, ...], *arguments: Any) -> Any:
-            with self._physics.replaced(self._model_with(parameters)):
+            drawn, shared = iter(parameters), zip(self._nominal, self._axes, strict=True)
+            leaves = [leaf if axis is None else next(drawn) for leaf, axis in shared]
+            with self._physics.replaced(jax.tree.unflatten(self._structure, leaves)):
                 return function(*arguments)
 
         return jax.vmap(call)
-
-    def _model_with(self, parameters: tuple[jax.Array, ...]) -> Any:
-        drawn = iter(parameters)
-        leaves = [leaf if axis is None else next(drawn) for leaf, axis in zip(self._nominal, self._axes, strict=True)]
-        return jax.tree.unflatten(self._structure, leaves)
 
     def _draw(self, keys: jax.Array) -> tuple[jax.Array, ...]:
         with jax.numpy_rank_promotion("allow"):

@@ -180,7 +180,9 @@ class RescaleActions(Wrapper, keeps_ends=True):
         super().__init__(env)
         space = env.action_space
         if isinstance(space, Mixed):
-            self.action_space = space.map(_rescaled)
+            self.action_space = space.map(
+                lambda part: replace(part, low=-1.0, high=1.0) if isinstance(part, Box) and part.bounded else part
+            )
             scaled = (space.low != self.action_space.low) | (space.high != self.action_space.high)
             low, high = np.where(scaled, space.low, -1.0), np.where(scaled, space.high, 1.0)
         elif isinstance(space, Box) and space.bounded:
@@ -210,10 +212,6 @@ class ClipActions(Wrapper, keeps_ends=True):
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Clip actions to the bounds of the action space."""
         return jnp.clip(action, self._low, self._high)
-
-
-def _rescaled(part: Any) -> Any:
-    return replace(part, low=-1.0, high=1.0) if isinstance(part, Box) and part.bounded else part
 
 
 def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

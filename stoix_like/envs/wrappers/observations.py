@@ -63,18 +63,15 @@ class AsDeclared(ObservationWrapper):
 def as_declared(env: VectorEnvironment, traced: bool = True) -> VectorEnvironment:
     """Apply `AsDeclared` to environments that it changes; return others as they are."""
     if not traced:
-        wrapped = AsDeclared(env, _view_of(env.observation_space))
-        return env if repr(env.observation_space) == repr(wrapped.observation_space) else wrapped
+        canonical, space = jax.dtypes.canonicalize_dtype, env.observation_space
+        view = spaces.mapped(space, lambda part: jax.ShapeDtypeStruct(part.shape, canonical(part.dtype)), dict)
+        wrapped = AsDeclared(env, view)
+        return env if repr(space) == repr(wrapped.observation_space) else wrapped
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), env.num_agents))
     observed = jax.eval_shape(env.reset, keys)[1].observation
     wrapped = AsDeclared(env, observed.agent_view)
     same = jax.eval_shape(wrapped.converted, observed) == observed
     return env if same and str(env.observation_space) == str(wrapped.observation_space) else wrapped
-
-
-def _view_of(space: ObservationSpace) -> PyTree:
-    canonical = jax.dtypes.canonicalize_dtype
-    return spaces.mapped(space, lambda part: jax.ShapeDtypeStruct(part.shape, canonical(part.dtype)), dict)
 
 
 def _as_box(leaf: jax.Array, declared: Any, box: Box) -> jax.Array:
