@@ -1,4 +1,4 @@
-"""Trained policies as functions, and their files; what loads them from runs is in `inference`.
+"""Trained policies as functions, and their files; `load` reads them from runs.
 
 A policy is a function from observations to actions in the environment's own units. `export` writes that function in one
 of `formats` (StableHLO, ONNX, arrays for numpy) and compares the file with the policy; `contract` describes it in JSON.
