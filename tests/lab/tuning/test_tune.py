@@ -137,7 +137,7 @@ def test_a_search_that_continues_has_the_time_that_its_runs_left(tmp_path, monke
     for run in ("00000", "00016"):
         (tmp_path / "search/runs" / run).mkdir(parents=True)
         (tmp_path / "search/runs" / run / "summary.json").write_text('{"wall_seconds": 40.0}')
-    plan, config = BudgetStages(16, 64, deadline=100.0), parse_config(compose_config([]))
+    plan, config = BudgetStages(16, 64, deadline=100.0), config_of()
     _Tuning(tmp_path, Request([], {}, "10min"), config, plan, [], {})._search()
     assert seconds == [20.0]
 
