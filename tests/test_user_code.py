@@ -159,7 +159,7 @@ def test_networks_that_raise_anything_are_refused(monkeypatch, error, message, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [SystemExit(0), pytest.param(KeyError("lost"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("error", [SystemExit(0), KeyError("lost")])
 def test_callbacks_that_raise_anything_end_a_run_that_is_saved(tmp_path, error):
     class Failing(callbacks.Callback):
         def on_evaluation(self, record, policy):

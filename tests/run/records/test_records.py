@@ -22,6 +22,26 @@ def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
     assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
 
 
+def test_statistics_of_episodes_are_per_member_and_intervals_need_two():
+    assert records.episode_statistics([[0, 4, 8], [1, 1, 1]], [[1, 2, 3], [4, 4, 4]]) == {
+        "episode_return_mean": [4, 1],
+        "episode_return_std": [pytest.approx((32 / 3) ** 0.5), 0],
+        "episode_return_min": [0, 1],
+        "episode_return_max": [8, 1],
+        "episode_length_mean": [2, 4],
+    }
+    episodes = SimpleNamespace(
+        returns=np.array([[0, 4, 8], [1, 1, 1]]),
+        lengths=np.ones((2, 3)),
+        measures={"won": np.array([[0, 1, 1], [0, 0, 1]])},
+    )
+    found = records.evaluation("eval", episodes, 2)
+    assert (found["eval/episode_return_mean"], found["eval/won"]) == ([2, 1], [0.5, 0])
+    assert records.mean_interval(np.array([1.0])) == (None, None)
+    # Both draws are of the same one of two values with probability 1/4 each.
+    assert records.mean_interval(np.array([0.0, 1.0])) == (0, 1)
+
+
 def test_metrics_of_training_describe_the_episodes_that_finished():
     def interval(number):
         sums = SimpleNamespace(
