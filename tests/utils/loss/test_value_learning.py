@@ -49,14 +49,15 @@ def test_value_losses_match_hand_computed_values():
     np.testing.assert_allclose(found[4:], [9.1, math.log(math.e + math.e**2) - 1.0], rtol=1e-6)
 
 
-# By hand, tau = 1, q_target = (0, 0): tau log pi = -log 2; soft value of (0, 0) is log 2.
-#   delta = 1 - log 2 / 2 + log 2 - 0 with alpha = 1/2 and gamma = 1; clipped at -0.5: 1 - 0.25 + log 2
+# By hand, tau = 2, q_target = (0, 2 log 3): tau log pi(0) = -2 log(1 + 3) = -4 log 2; soft value of (0, 0) is 2 log 2.
+#   delta = 1 - (4 log 2) / 4 + 2 log 2 - 0 with alpha = 1/4 and gamma = 1; clipped at -1: 1 - 1/4 + 2 log 2
 def test_munchausen_loss_matches_hand_computed_values():
     zeros, a, one = np.zeros((1, 2), np.float32), np.zeros(1, np.int32), np.ones(1, np.float32)
     munchausen = jax.jit(ls.munchausen_q_learning)
-    loss = functools.partial(munchausen, zeros, zeros, a, one, one, zeros, 1.0, 0.5)
-    np.testing.assert_allclose(loss(-1.0, 0.0), (1 + LOG2 / 2) ** 2 / 2, rtol=1e-6)
-    np.testing.assert_allclose(loss(-0.5, 0.0), (0.75 + LOG2) ** 2 / 2, rtol=1e-6)
+    target = np.float32([[0.0, 2 * math.log(3)]])
+    loss = functools.partial(munchausen, zeros, target, a, one, one, zeros, 2.0, 0.25)
+    np.testing.assert_allclose(loss(-10.0, 0.0), (1 + LOG2) ** 2 / 2, rtol=1e-6)
+    np.testing.assert_allclose(loss(-1.0, 0.0), (0.75 + 2 * LOG2) ** 2 / 2, rtol=1e-6)
     # Without the bonus, a temperature near zero gives Q-learning.
     (q, r, d, q_t), ((_, a),) = CASES["q_learning"].arrays, CASES["q_learning"].integers
     soft = munchausen(q, q, a, r, d, q_t, 1e-4, 0.0, -1.0, 0.0)
