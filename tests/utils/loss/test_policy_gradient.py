@@ -88,14 +88,15 @@ def test_dpo_loss_matches_hand_computed_values():
 
 
 # By hand: log pi = (-1, -2), G - b = (2, -1): L = -(-2 + 2)/2 = 0, gradient -(2, -1)/2.
-# AWR with beta = 1, weights (exp 0, min(exp 9, 20)): L = (1 + 40)/2.
+# AWR with beta = 2, weights (exp(log 9 / 2), min(exp(9 / 2), 20)): L = (3 + 40)/2.
+# Values 1 with the targets 1 and 3: L = 2^2/4.
 def test_policy_gradient_losses_match_hand_computed_values():
-    log_prob, advantage, ones, zeros = np.float32([[-1.0, -2.0], [0.0, 9.0], [1.0, 1.0], [0.0, 0.0]])
+    log_prob, advantage, ones = np.float32([[-1.0, -2.0], [math.log(9), 9.0], [1.0, 1.0]])
     loss, gradient = jax.jit(jax.value_and_grad(ls.reinforce_loss))(log_prob, np.float32([3.0, 0.0]), ones)
     np.testing.assert_allclose(loss, 0.0)
     np.testing.assert_allclose(gradient, [-1.0, 0.5])
-    np.testing.assert_allclose(jax.jit(ls.awr_loss)(log_prob, advantage, 1.0), 20.5, rtol=1e-6)
-    np.testing.assert_allclose(jax.jit(ls.baseline_loss)(zeros, np.float32([1.0, 3.0])), 2.5)
+    np.testing.assert_allclose(jax.jit(ls.awr_loss)(log_prob, advantage, 2.0), 21.5, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(ls.baseline_loss)(ones, np.float32([1.0, 3.0])), 1.0)
 
 
 # By hand, one step, gamma = 1, on policy: advantage = error = r + v' - v = 1 + 2 - 1 = 2.
