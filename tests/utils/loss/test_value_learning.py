@@ -37,8 +37,8 @@ def test_losses_of_values_match_hand_computed_values():
     np.testing.assert_allclose(jax.jit(ls.expectile_loss)(np.float32([2.0, -2.0]), 0.8), [3.2, 0.8], rtol=1e-6)
 
 
-# By hand, gamma 1/2, q = (1, 2), a = 0, r = 1, q' = (4, 6): delta = 1 + 3 - 1 = 3: 4.5 squared, 1 * (3 - 1/2) Huber;
-# a selector that prefers the first action: delta = 1 + 2 - 1 = 2: 2 squared. Regularised: 9 + 0.1 * 1.
+# By hand, gamma 1/2, q = (2, 1), a = 0, r = 1, q' = (4, 6): delta = 1 + 3 - 2 = 2: 2 squared, 1 * (2 - 1/2) Huber;
+# a selector that prefers the first action: delta = 1 + 2 - 2 = 1: 1/2 squared. Regularised: 4 + 0.1 * 2.
 def test_value_losses_match_hand_computed_values():
     @jax.jit
     def losses(q, q_t, selector, a, r, d):
@@ -46,9 +46,9 @@ def test_value_losses_match_hand_computed_values():
         others = ls.double_q_learning(q, q_t, a, r, d, selector, 0), ls.td_learning(q[:, 0], r, d, q_t[:, 1], 0.0)
         return *single, *others, ls.dqn_reg_loss(q, a, r, d, q_t), ls.cql_penalty(q, a)
 
-    found = losses(*np.float32([[[1, 2]], [[4, 6]], [[1, 0]]]), np.int32([0]), *np.float32([[1.0], [0.5]]))
-    np.testing.assert_allclose(found[:4], [4.5, 2.5, 2.0, 4.5])
-    np.testing.assert_allclose(found[4:], [9.1, math.log(math.e + math.e**2) - 1.0], rtol=1e-6)
+    found = losses(*np.float32([[[2, 1]], [[4, 6]], [[1, 0]]]), np.int32([0]), *np.float32([[1.0], [0.5]]))
+    np.testing.assert_allclose(found[:4], [2.0, 1.5, 0.5, 2.0])
+    np.testing.assert_allclose(found[4:], [4.2, math.log(math.e + math.e**2) - 2.0], rtol=1e-6)
 
 
 # By hand, tau = 2, q_target = (0, 2 log 3): tau log pi(0) = -2 log(1 + 3) = -4 log 2; soft value of (0, 0) is 2 log 2.
