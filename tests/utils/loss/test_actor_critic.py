@@ -17,22 +17,22 @@ def test_dpg_gradient_matches_finite_differences():
 
 
 # By hand, critics (1, 3) with targets min(4, 2) = 2, gamma 1/2, r = 1: y = 2, errors (1, -1): L = (1 + 1)/2 = 1.
-# With temperature 2 and log pi = -1: y = 1 + (2 + 2)/2 = 3, errors (2, 0): L = 2.
+# With temperature 4 and log pi = -1/2: y = 1 + (2 + 2)/2 = 3, errors (2, 0): L = 2.
 def test_actor_critic_losses_match_hand_computed_values():
     @jax.jit
     def losses(q, q_t, r, d, log_prob):
-        soft = [ls.sac_critic_loss(q, r, d, q_t, log_prob, temperature) for temperature in (2.0, 0.0)]
+        soft = [ls.sac_critic_loss(q, r, d, q_t, log_prob, temperature) for temperature in (4.0, 0.0)]
         single = ls.td3_critic_loss(q[:, :1], r, d, q_t[:, :1])
-        of_both = ls.td3_critic_loss(q, r, d, q_t), *soft, ls.sac_actor_loss(log_prob, q_t, 2.0)
+        of_both = ls.td3_critic_loss(q, r, d, q_t), *soft, ls.sac_actor_loss(log_prob, q_t, 4.0)
         return of_both, single, ls.td_learning(q[:, 0], r, d, q_t[:, 0], 0.0)
 
-    log_prob = np.float32([-1.0])
+    log_prob = np.float32([-0.5])
     of_both, *single = losses(*np.float32([[[1, 3]], [[4, 2]]]), *np.float32([[1.0], [0.5]]), log_prob)
     np.testing.assert_allclose(of_both, [1.0, 2.0, 1.0, -4.0])
     np.testing.assert_allclose(*single)
-    # Entropy 1 is below the target 3: L = -2 * (-1 + 3), and gradient descent raises the temperature.
+    # Entropy 1/2 is below the target 3: L = -2 * (-1/2 + 3), and gradient descent raises the temperature.
     both = jax.jit(jax.value_and_grad(ls.sac_temperature_loss))(np.float32(LOG2), log_prob, 3.0)
-    np.testing.assert_allclose(both, (-4.0, -4.0), rtol=1e-6)
+    np.testing.assert_allclose(both, (-5.0, -5.0), rtol=1e-6)
 
 
 def test_target_policy_smoothing_clips_noise_and_actions():

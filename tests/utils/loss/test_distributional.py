@@ -124,23 +124,23 @@ def test_quantile_regression_loss_matches_hand_computed_values():
 
 
 # By hand: both critics together have the quantiles 1, 2, 3, 4; without one each, 1 and 2 remain.
-# With r = 1, gamma 1/2, temperature 2 and log pi = -1, y = 1 + (1 + 2)/2 = 2.5 and 1 + (2 + 2)/2 = 3. The first critic
-# is at 2.5 with errors (0, 1/2), the second one at 4 with errors (-3/2, -1), all weighted by 1/2: 1/8 + 5/8 = 3/4.
+# With r = 1, gamma 1/2, temperature 4, log pi = -1/2: y = 1 + (1 + 2)/2 = 2.5, 1 + (2 + 2)/2 = 3. The first critic is
+# at 2.5 with errors (0, 1/2), the second one at 4 with errors (-3/2, -1), all weighted by 1/2: 1/8 + 5/8 = 3/4.
 def test_truncated_quantile_critics_match_hand_computed_values():
     target = ls.truncate_quantiles(jax.device_put(np.array([[[1.0, 4.0], [3.0, 2.0]]])), 1)
     np.testing.assert_array_equal(target, [[1.0, 2.0]])
-    reward, half, log_prob = np.float32([[1.0], [0.5], [-1.0]])
+    reward, half, log_prob = np.float32([[1.0], [0.5], [-0.5]])
     critic_loss, online = jax.jit(functions.quantile_critic_loss), np.float32([[[2.5, 4.0]]])
-    loss = critic_loss(online, half[None], reward, half, target, log_prob, 2.0, 0.0)
+    loss = critic_loss(online, half[None], reward, half, target, log_prob, 4.0, 0.0)
     np.testing.assert_allclose(loss, 0.75)
 
 
-# By hand, atoms -1, 0, 1 with edges -1.5, -0.5, 0.5, 1.5, and a deviation of 0.5: the target 0 is N(0, 0.5), whose
+# By hand, atoms -2, 0, 2 with edges -3, -1, 1, 3, and a deviation of 1, half of 2: the target 0 is N(0, 1), whose
 # probabilities are P(-1 < z < 1) = 0.68269 in the middle and P(1 < z < 3) = 0.15731 on either side, 0.99730 in all.
-# The target 3 is clipped to 1, whose probabilities are P(-5 < z < -3) = 0.00135, P(-3 < z < -1) = 0.15731 and
+# The target 6 is clipped to 2, whose probabilities are P(-5 < z < -3) = 0.00135, P(-3 < z < -1) = 0.15731 and
 # P(-1 < z < 1) = 0.68269, 0.84134 in all.
 def test_the_smoothed_target_matches_hand_computed_probabilities():
-    atoms, target = np.float32([[-1.0, 0.0, 1.0]] * 2), np.float32([0.0, 3.0])
+    atoms, target = np.float32([[-2.0, 0.0, 2.0]] * 2), np.float32([0.0, 6.0])
     probs = np.array([[0.15731, 0.68269, 0.15731], [0.00135, 0.15731, 0.68269]]) / [[0.99730], [0.84134]]
     logits = np.float32([[1.0, 0.0, -2.0], [0.5, 1.0, 0.0]])
     gradient = jax.grad(functions.hl_gauss_loss)
