@@ -73,18 +73,19 @@ def test_ppo_penalty_loss_matches_hand_computed_values():
     np.testing.assert_allclose(total, 3.0 * math.log(4 / 3) / 2 - 0.5, rtol=1e-5)
 
 
-# By hand, alpha = 2, beta = 0.6, ratio 3:
-#   A = 1: gain 2, drift 2 - 2 tanh(1), L = -(3 - drift) = -(1 + 2 tanh 1)
-#   A = -1: log gain -log 3 < 0, no drift, L = 3;  ratio 1/3: log gain log 3, drift log 3 - 0.6 tanh(log 3 / 0.6)
+# By hand, alpha = 2, beta = 0.6:
+#   ratio 2, A = 2: gain 2, drift 2 - 2 tanh(1), L = -(4 - drift) = -(2 + 2 tanh 1)
+#   ratio 3, A = -1: log gain -log 3 < 0, no drift, L = 3
+#   ratio 1/3, A = -2: log gain 2 log 3, drift 2 log 3 - 0.6 tanh(2 log 3 / 0.6), L = 2/3 + drift
 def test_dpo_loss_matches_hand_computed_values():
     @jax.jit
     def dpo(ratio, gae):
         return ls.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
 
-    np.testing.assert_allclose(dpo(3.0, 1.0), -(1 + 2 * math.tanh(1.0)), rtol=1e-5)
+    np.testing.assert_allclose(dpo(2.0, 2.0), -(2 + 2 * math.tanh(1.0)), rtol=1e-5)
     np.testing.assert_allclose(dpo(3.0, -1.0), 3.0, rtol=1e-5)
-    drift = math.log(3) - 0.6 * math.tanh(math.log(3) / 0.6)
-    np.testing.assert_allclose(dpo(1 / 3, -1.0), 1 / 3 + drift, rtol=1e-5)
+    drift = 2 * math.log(3) - 0.6 * math.tanh(2 * math.log(3) / 0.6)
+    np.testing.assert_allclose(dpo(1 / 3, -2.0), 2 / 3 + drift, rtol=1e-5)
 
 
 # By hand: log pi = (-1, -2), G - b = (2, -1): L = -(-2 + 2)/2 = 0, gradient -(2, -1)/2.
