@@ -1,5 +1,6 @@
 import jax
 import numpy as np
+import pytest
 
 from stoix_like.utils import loss as ls
 from support.every_loss import CASES, LOG2, finite_differences
@@ -16,8 +17,8 @@ def test_dpg_gradient_matches_finite_differences():
     np.testing.assert_allclose(gradient, -finite_differences(value, action), rtol=1e-5, atol=1e-9)
 
 
-# By hand, critics (1, 3) with targets min(4, 2) = 2, gamma 1/2, r = 1: y = 2, errors (1, -1): L = (1 + 1)/2 = 1.
-# With temperature 4 and log pi = -1/2: y = 1 + (2 + 2)/2 = 3, errors (2, 0): L = 2.
+# By hand, critics (0, 3) with targets min(4, 2) = 2, gamma 1/2, r = 1: y = 2, errors (2, -1): L = (4 + 1)/2 = 2.5.
+# With temperature 4 and log pi = -1/2: y = 1 + (2 + 2)/2 = 3, errors (3, 0): L = 4.5.
 def test_actor_critic_losses_match_hand_computed_values():
     @jax.jit
     def losses(q, q_t, r, d, log_prob):
@@ -27,8 +28,8 @@ def test_actor_critic_losses_match_hand_computed_values():
         return of_both, single, ls.td_learning(q[:, 0], r, d, q_t[:, 0], 0.0)
 
     log_prob = np.float32([-0.5])
-    of_both, *single = losses(*np.float32([[[1, 3]], [[4, 2]]]), *np.float32([[1.0], [0.5]]), log_prob)
-    np.testing.assert_allclose(of_both, [1.0, 2.0, 1.0, -4.0])
+    of_both, *single = losses(*np.float32([[[0, 3]], [[4, 2]]]), *np.float32([[1.0], [0.5]]), log_prob)
+    np.testing.assert_allclose(of_both, [2.5, 4.5, 2.5, -4.0])
     np.testing.assert_allclose(*single)
     # Entropy 1/2 is below the target 3: L = -2 * (-1/2 + 3), and gradient descent raises the temperature.
     both = jax.jit(jax.value_and_grad(ls.sac_temperature_loss))(np.float32(LOG2), log_prob, 3.0)
@@ -44,6 +45,7 @@ def test_target_policy_smoothing_clips_noise_and_actions():
     assert (noisy[:, 1] <= 0.9).all()
     assert (noisy >= -1.0).all()
     assert not np.array_equal(noisy, action)
+    assert np.std(smooth(key, np.zeros((1000, 1), np.float32), 0.1, 1.0, -1.0, 1.0)) == pytest.approx(0.1, rel=0.1)
 
 
 # By hand, gradients (3, 4) of norm 5: L = 25/2 and dL/da = -(3, 4); clipped to norm 1: L = 1/2, -(0.6, 0.8).

@@ -53,13 +53,16 @@ def test_loss_and_penalty_match_hand_computed_values():
 
 
 def test_energies_match_hand_computed_values():
-    """(3, 4) has distances 5 and sqrt(1 + 49) from (0, 0) and (4, -3), and products 0; with (6, 8), the cosine is 1."""
-    x, y = jnp.asarray([[3.0, 4.0]]), jnp.asarray([[0.0, 0.0], [4.0, -3.0], [6.0, 8.0]])
+    """(3, 4) has distances 5 and sqrt(1 + 49) from (0, 0) and (4, -3), and products 0; with (6, 8), the cosine is 1.
+
+    The distance of equal points is the root of 1e-6, where it has a gradient.
+    """
+    x, y = jnp.asarray([[3.0, 4.0]]), jnp.asarray([[0.0, 0.0], [4.0, -3.0], [6.0, 8.0], [3.0, 4.0]])
     expected = {
-        "norm": [-5.0, -(50**0.5), -5.0],
-        "l2": [-25.0, -50.0, -25.0],
-        "dot": [0.0, 0.0, 50.0],
-        "cosine": [0.0, 0.0, 1.0],
+        "norm": [-5.0, -(50**0.5), -5.0, -1e-3],
+        "l2": [-25.0, -50.0, -25.0, 0.0],
+        "dot": [0.0, 0.0, 50.0, 25.0],
+        "cosine": [0.0, 0.0, 1.0, 1.0],
     }
     for name, values in expected.items():
         np.testing.assert_allclose(ENERGIES[name](x, y), [values], rtol=1e-5, atol=1e-6)
