@@ -4,6 +4,13 @@ from support import disco
 from support.set_ups import trained
 
 pytestmark = pytest.mark.optimized
+MINIMUM_RETURNS = {
+    ("pendulum", -180.0): "sac tqc crossq xqc flow td_mpc2 reppo fast_td3 fast_sac td3 ddpg d4pg",
+    ("pendulum", -200.0): "pqn",
+    ("pendulum", -220.0): "sampled_az spo",
+    ("cartpole", 475.0): "reppo sac_discrete mz sampled_mz az spo",
+    ("mountain_car_continuous", 90.0): "sac td3",
+}
 
 
 @pytest.mark.learn
@@ -17,31 +24,7 @@ def test_disco103_learns_catch_with_the_published_weights():
 @pytest.mark.learn
 @pytest.mark.parametrize(
     ("experiment", "minimum_return"),
-    [
-        ("sac_pendulum", -180.0),
-        ("tqc_pendulum", -180.0),
-        ("crossq_pendulum", -180.0),
-        ("xqc_pendulum", -180.0),
-        ("flow_pendulum", -180.0),
-        ("td_mpc2_pendulum", -180.0),
-        ("reppo_pendulum", -180.0),
-        ("reppo_cartpole", 475.0),
-        ("pqn_pendulum", -200.0),
-        ("fast_td3_pendulum", -180.0),
-        ("fast_sac_pendulum", -180.0),
-        ("td3_pendulum", -180.0),
-        ("ddpg_pendulum", -180.0),
-        ("d4pg_pendulum", -180.0),
-        ("sac_mountain_car_continuous", 90.0),
-        ("td3_mountain_car_continuous", 90.0),
-        ("sac_discrete_cartpole", 475.0),
-        ("mz_cartpole", 475.0),
-        ("sampled_mz_cartpole", 475.0),
-        ("az_cartpole", 475.0),
-        ("sampled_az_pendulum", -220.0),
-        ("spo_cartpole", 475.0),
-        ("spo_pendulum", -220.0),
-    ],
+    [(f"{system}_{env}", least) for (env, least), systems in MINIMUM_RETURNS.items() for system in systems.split()],
 )
 def test_experiment_reaches_the_minimum_return(experiment, minimum_return):
     train(experiment, minimum_return)
