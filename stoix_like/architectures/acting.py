@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.base_types import LastAction, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import Mixed
+from stoix_like.envs.spaces import Box, Mixed
 
 Act = Callable[[Any, RolloutState, jax.Array], tuple[Any, jax.Array, Any]]
 """`(shared, RolloutState, key) -> (carry, action, extras)`, the signature of `System.act` and `System.eval_act`."""
@@ -58,8 +58,9 @@ def noisy_act(act: Act, env: VectorEnvironment, scale: float) -> Act:
     """Add normal noise to the continuous actions of `act`, and clip them to their bounds."""
     space = env.action_space
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), space.shape) for bound in (space.low, space.high))
-    half = np.where(np.isfinite(high - low), (high - low) / 2, 1.0)
-    deviation = scale * np.where(space.is_continuous, half, 0.0) if isinstance(space, Mixed) else scale * half
+    deviation = scale * Box(low, high, space.shape).half_width
+    if isinstance(space, Mixed):
+        deviation = np.where(space.is_continuous, deviation, 0.0)
 
     def explore(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         key_act, key_noise = jax.random.split(key)

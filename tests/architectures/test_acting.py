@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from stoix_like.architectures.acting import noisy_act, random_act
 from stoix_like.base_types import LastAction, Observation, RolloutState
@@ -59,8 +60,10 @@ def test_noise_is_in_halves_of_the_range_and_clipped():
     assert actions[:, 1].max() == 1.0
 
 
-def test_choices_and_unbounded_entries():
-    space = Mixed(Dict({"a": Discrete(3), "b": Box(-np.inf, np.inf, (1,))}))
+# The largest float32 stands for no bound.
+@pytest.mark.parametrize("high", [np.inf, np.finfo(np.float32).max])
+def test_choices_and_unbounded_entries(high):
+    space = Mixed(Dict({"a": Discrete(3), "b": Box(-9.0, high, (1,))}))
     actions = acted(lambda act, env: noisy_act(act, env, 0.5), space, [2.0, 0.0])
     assert (actions[:, 0] == 2.0).all()
     assert abs(actions[:, 1].std() - 0.5) < 0.05
