@@ -48,12 +48,22 @@ class CategoricalCriticHead(nn.Module):
     vmin: Scalar | None = None  # smallest atom; None for `-vmax`
     kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
 
+    def __post_init__(self) -> None:
+        """Check that the atoms ascend; traced ends are not checked."""
+        vmin, vmax = self._range()
+        if isinstance(vmin, int | float) and isinstance(vmax, int | float) and vmin >= vmax:
+            raise ValueError(f"vmin={vmin:g} must be less than vmax={vmax:g}: set both")
+        super().__post_init__()
+
+    @nn.nowrap
+    def _range(self) -> tuple[Scalar, Scalar]:
+        vmax = 0.5 * (self.num_atoms - 1) if self.vmax is None else self.vmax
+        return -vmax if self.vmin is None else self.vmin, vmax
+
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.DiscreteValuedTfpDistribution:
         """Return the distribution, with `mean` `[...]`, for an embedding `[..., D]`."""
-        vmax = 0.5 * (self.num_atoms - 1) if self.vmax is None else self.vmax
-        vmin = -vmax if self.vmin is None else self.vmin
-        return DiscreteValuedTfpHead(vmin, vmax, self.num_atoms, kernel_init=self.kernel_init)(embedding)
+        return DiscreteValuedTfpHead(*self._range(), self.num_atoms, kernel_init=self.kernel_init)(embedding)
 
 
 class SymexpCriticHead(nn.Module):

@@ -26,6 +26,14 @@ class TestAtoms:
         head = heads.CategoricalCriticHead(3, vmin=0.0, vmax=4.0)
         np.testing.assert_allclose(jax.jit(head.init_with_output)(KEY, x)[0].values, [[0.0, 2.0, 4.0]] * 2)
 
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [({"vmax": -5.0}, "vmin=5 must be less than vmax=-5: set both"), ({"vmin": 3}, "vmin=3 must .* vmax=2: set")],
+    )
+    def test_a_default_end_may_not_lie_beyond_the_other_one(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            heads.CategoricalCriticHead(5, **arguments)
+
 
 # By hand, atoms (1 - e, 0, e - 1): at zero weights the mean is exactly 0 in spite of atoms of 4.8e8, and with logits
 # (0, 0, ln 3) it is (3/5 - 1/5) (e - 1).
