@@ -34,16 +34,10 @@ class EpsilonGreedyHead(PolicyHead, nn.Module):
     epsilon: Epsilon  # probability of a random action, in [0, 1]
 
 
-class DiscreteQNetworkHead(EpsilonGreedyHead):
-    """Action values and their epsilon-greedy policy.
-
-    Source: Mnih et al., Human-level Control through Deep Reinforcement Learning (2015).
-    """
+class ActionValuesHead(EpsilonGreedyHead):
+    """Action values and their epsilon-greedy policy."""
 
     outputs: ClassVar[str | None] = ACTION_VALUES
-
-    epsilon: Epsilon = 0.1  # probability of a random action, in [0, 1]
-    kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -63,6 +57,19 @@ class DiscreteQNetworkHead(EpsilonGreedyHead):
 
     def _values(self, embedding: Array) -> Array:
         """Return action values `[..., A]`; call it in a compact method."""
+        raise NotImplementedError
+
+
+class DiscreteQNetworkHead(ActionValuesHead):
+    """Action values and their epsilon-greedy policy.
+
+    Source: Mnih et al., Human-level Control through Deep Reinforcement Learning (2015).
+    """
+
+    epsilon: Epsilon = 0.1  # probability of a random action, in [0, 1]
+    kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the weights, or its name
+
+    def _values(self, embedding: Array) -> Array:
         return dense(embedding, (self.action_dim,), self.kernel_init)
 
 
@@ -106,7 +113,7 @@ class _Dueling:
         return value + advantage - advantage.mean(-2, keepdims=True)
 
 
-class DuelingQNetwork(_Dueling, EpsilonGreedyHead):
+class DuelingQNetwork(_Dueling, ActionValuesHead):
     """Action values from separate layers for the state value and the advantages.
 
         q(s, a) = v(s) + A(s, a) - mean_b A(s, b)
@@ -114,42 +121,23 @@ class DuelingQNetwork(_Dueling, EpsilonGreedyHead):
     Source: Wang et al., Dueling Network Architectures for Deep Reinforcement Learning (2016), equation 9.
     """
 
-    outputs: ClassVar[str | None] = ACTION_VALUES
-
     layer_sizes: Sequence[int]  # width of each layer of a stream, in units
     activation: str = "relu"  # name of the activation function
     use_layer_norm: bool = False  # whether layer normalisation precedes each activation
     kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
-    @nn.compact
-    def __call__(
-        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
-    ) -> distributions.EpsilonGreedy:
-        """Return the policy.
-
-        Args:
-            embedding: `[..., D]`.
-            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
-            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
-
-        Returns:
-            A distribution over actions `[...]`; its `preferences` `[..., A]` are the action values.
-        """
-        return epsilon_greedy(self, self._duel(embedding)[..., 0], epsilon, action_mask)
+    def _values(self, embedding: Array) -> Array:
+        return self._duel(embedding)[..., 0]
 
 
-class DistributionalDiscreteQNetwork(EpsilonGreedyHead):
-    """Distributions of action values on evenly spaced atoms (C51).
-
-    Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
-    """
+class ActionAtomsHead(EpsilonGreedyHead):
+    """Distributions of action values on evenly spaced atoms, with the epsilon-greedy policy of their means."""
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
 
     num_atoms: int  # number of atoms
     vmin: Scalar  # smallest atom
     vmax: Scalar  # largest atom
-    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
     @nn.compact
     def __call__(
@@ -166,37 +154,40 @@ class DistributionalDiscreteQNetwork(EpsilonGreedyHead):
             A distribution over actions `[...]` with `preferences` `[..., A]`, the mean values; the logits
             `[..., A, num_atoms]`; the atoms `[..., num_atoms]`.
         """
-        logits = dense(embedding, (self.action_dim, self.num_atoms), self.kernel_init)
-        return _atom_policy(self, logits, epsilon, action_mask)
+        logits = self._logits(embedding)
+        q, atoms = mean_over_atoms(self, logits)
+        return epsilon_greedy(self, q, epsilon, action_mask), logits, atoms[..., 0, :]
+
+    def _logits(self, embedding: Array) -> Array:
+        """Return the logits `[..., A, num_atoms]`; call it in a compact method."""
+        raise NotImplementedError
 
 
-def _atom_policy(head: Any, logits: Array, epsilon: Any, action_mask: Array | None) -> AtomPolicy:
-    q, atoms = mean_over_atoms(head, logits)
-    return epsilon_greedy(head, q, epsilon, action_mask), logits, atoms[..., 0, :]
+class DistributionalDiscreteQNetwork(ActionAtomsHead):
+    """Distributions of action values on evenly spaced atoms (C51).
+
+    Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
+    """
+
+    kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
+
+    def _logits(self, embedding: Array) -> Array:
+        return dense(embedding, (self.action_dim, self.num_atoms), self.kernel_init)
 
 
-class DistributionalDuelingQNetwork(_Dueling, EpsilonGreedyHead):
+class DistributionalDuelingQNetwork(_Dueling, ActionAtomsHead):
     """Distributions of action values on evenly spaced atoms, from dueling streams.
 
     Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
     """
 
-    outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
-
-    num_atoms: int  # number of atoms
-    vmin: Scalar  # smallest atom
-    vmax: Scalar  # largest atom
     layer_sizes: Sequence[int]  # width of each layer of a stream, in units
     activation: str = "relu"  # name of the activation function
     use_layer_norm: bool = False  # whether layer normalisation precedes each activation
     kernel_init: Initializer | str = lecun_normal()  # initialiser of the weights, or its name
 
-    @nn.compact
-    def __call__(
-        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
-    ) -> AtomPolicy:
-        """Return the policy and its value distributions, like `DistributionalDiscreteQNetwork`."""
-        return _atom_policy(self, self._duel(embedding, self.num_atoms), epsilon, action_mask)
+    def _logits(self, embedding: Array) -> Array:
+        return self._duel(embedding, self.num_atoms)
 
 
 class _NoisyDueling(_Dueling):
