@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from stoix_like.architectures.acting import Act, random_act, start_episodes
+from stoix_like.architectures.acting import random_act, start_episodes
 from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import RolloutState, System
@@ -67,7 +67,7 @@ def _play(
             shared, hyperparams = policy
             act = build(hyperparams).eval_act
             carry, action, _ = act(shared, state, act_key)
-            _, opening, _ = random_act(_stay(action), env)(shared, state, open_key)
+            _, opening, _ = random_act(lambda *_: (state.carry, action, ()), env)(shared, state, open_key)
             action = jnp.where(steps < openings, opening, action)
             env_state, timestep = env.step(env_keys, state.env_state, action)
             return RolloutState(env_state, timestep, carry)
@@ -84,7 +84,3 @@ def _play(
     # Recorded returns belong to the player who moved first.
     sign = jnp.array([[1.0], [-1.0]], episode.episode_return.dtype)
     return Episodes(sign * episode.episode_return, episode.episode_length, episode.finished)
-
-
-def _stay(action: jax.Array) -> Act:
-    return lambda shared, state, key: (state.carry, action, ())

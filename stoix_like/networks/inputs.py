@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from stoix_like.base_types import Observation, ObservationGlobalState
 from stoix_like.envs.spaces import entries
 from stoix_like.errors import nearest
-from stoix_like.utils.jax_utils import as_floats as as_floats
+from stoix_like.utils.jax_utils import as_floats
 
 ViewDims = int | Sequence[int]
 """Number of trailing axes of a view; for a dictionary, of each of its entries in the order of `entries`."""

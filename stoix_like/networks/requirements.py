@@ -89,7 +89,7 @@ def torsos_of(network: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}.{inner}", torso) for inner, torso in torsos_of(part))
 
 
-def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
+def check_networks(networks: SimpleNamespace, config: Any, system_name: str) -> None:
     """Refuse networks of another family than the system's.
 
     A system declares what it needs in the class variable `network_heads` of its `Config`: a `HeadRequirement` by the
@@ -110,16 +110,16 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         needed |= {f"{torso_of}.{other}": getattr(body, other, None) for other in parts}
         for missing, value in needed.items():
             if value is None:
-                _refuse(f"{key}.{missing} is not set, but system={system_name} needs it for {requirement.outputs}")
+                _refuse(f"network.{missing} is not set, but system={system_name} needs it for {requirement.outputs}")
         for unread in () if requirement.recurrent else _RECURRENT_PARTS:
             if getattr(group, unread, None) is not None:
-                _refuse(f"{key}.{name}.{unread} is set, but system={system_name} is not recurrent")
+                _refuse(f"network.{name}.{unread} is set, but system={system_name} is not recurrent")
         if requirement.latent:
-            _check_latent_input(group, f"{key}.{name}", system_name)
+            _check_latent_input(group, f"network.{name}", system_name)
         noisy = getattr(config, "noisy_layers", False) and not requirement.recurrent
-        _check_torsos(body, requirement, noisy, f"{key}.{torso_of}", system_name)
+        _check_torsos(body, requirement, noisy, f"network.{torso_of}", system_name)
         head = needed[path]
-        _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
+        _check_head(head, requirement, f"network.{path}={type(head).__name__}", system_name)
 
 
 def check_latent_width(latent: jax.Array, following: jax.Array) -> None:
@@ -131,13 +131,13 @@ def check_latent_width(latent: jax.Array, following: jax.Array) -> None:
         )
 
 
-def unused_dropout(networks: SimpleNamespace, config: Any, key: str = "network") -> list[str]:
+def unused_dropout(networks: SimpleNamespace, config: Any) -> list[str]:
     """Return the dropout rates, `key=value`, of torsos in which the system drops nothing."""
     requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
     without = [path.partition(".")[0] for path, requirement in requirements.items() if not requirement.dropout]
     torsos = {f"{name}.{path}": torso for name in without for path, torso in torsos_of(getattr(networks, name, None))}
     rates = {path: getattr(torso, "dropout_rate", 0.0) for path, torso in torsos.items()}
-    return [f"{key}.{path}.dropout_rate={rate}" for path, rate in rates.items() if rate]
+    return [f"network.{path}.dropout_rate={rate}" for path, rate in rates.items() if rate]
 
 
 def _check_torsos(network: Any, requirement: HeadRequirement, noisy: bool, key: str, system_name: str) -> None:

@@ -219,10 +219,10 @@ def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
     return (jnp.sort(tagged, stable=False) & low).astype(jnp.int32)
 
 
-def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon: Scalar = 1e-8) -> Float[Array, "..."]:
+def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = ()) -> Float[Array, "..."]:
     """Shift and scale a whole batch to mean 0 and variance 1.
 
-    (x - mean(x)) / sqrt(var(x) + epsilon)
+    (x - mean(x)) / sqrt(var(x) + 1e-8)
     """
 
     def mean(values: Array) -> Array:
@@ -231,18 +231,15 @@ def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon:
     # Centred twice: the rounding error of a large mean would otherwise be scaled up to variance 1.
     centred = x - mean(x)
     centred = centred - mean(centred)
-    return centred * jax.lax.rsqrt(mean(jnp.square(centred)) + epsilon)
+    return centred * jax.lax.rsqrt(mean(jnp.square(centred)) + 1e-8)
 
 
 def explained_variance(
-    prediction: Float[Array, "*B"],
-    target: Float[Array, "*B"],
-    axis_names: Sequence[str] = (),
-    min_variance: Scalar = 1e-12,
+    prediction: Float[Array, "*B"], target: Float[Array, "*B"], axis_names: Sequence[str] = ()
 ) -> Float[Array, ""]:
     """Compute the share of the variance of the targets that predictions explain.
 
-        1 - var(target - prediction) / max(var(target), min_variance)
+        1 - var(target - prediction) / max(var(target), 1e-12)
 
     It is 1 for perfect predictions, 0 for constant ones, and negative for worse ones.
     """
@@ -254,7 +251,7 @@ def explained_variance(
     terms = {"error": target - prediction, "target": target}
     centres = average(terms)
     variances = average({name: jnp.square(term - centres[name]) for name, term in terms.items()})
-    return 1.0 - variances["error"] / jnp.maximum(variances["target"], min_variance)
+    return 1.0 - variances["error"] / jnp.maximum(variances["target"], 1e-12)
 
 
 def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, ""]]:

@@ -145,16 +145,6 @@ def _with_input(node: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, 
     return {**node, "input_layer": _with_input(own, layer)} if takes_another else dict(node)
 
 
-def instantiate(
-    node: Any,
-    action_space: Space | None = None,
-    observation_space: ObservationSpace | None = None,
-    key: str = "network",
-) -> Any:
-    """Build one node of a network configuration, without the spaces that it does not depend on."""
-    return _build(to_plain(node), Context(action_space, observation_space), key)
-
-
 def to_plain(node: Any) -> Any:
     """Return plain containers for a DictConfig or ListConfig, with interpolations resolved; other values unchanged."""
     from omegaconf import OmegaConf  # here, so that importing networks does not import it
@@ -295,7 +285,7 @@ def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork
     def build(torso: Any, key: str) -> nn.Module:
         if isinstance(torso, nn.Module):
             return torso
-        module: nn.Module = instantiate({**to_plain(torso), **kwargs}, key=key)
+        module: nn.Module = _build({**to_plain(torso), **kwargs}, Context(), key)
         return module
 
     return CompositeNetwork(tuple(build(torso, f"torso_cfgs[{i}]") for i, torso in enumerate(torso_cfgs)))

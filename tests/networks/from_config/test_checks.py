@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.networks.from_config.modules import build_networks, instantiate
+from stoix_like.networks.from_config.modules import build_networks
 from support.network_files import config
 
 DISCRETE = Discrete(3)
@@ -164,8 +164,8 @@ def test_optional_sizes_may_be_none():
 def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
     node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": 8}
     with pytest.raises(ConfigError, match=re.escape(message)):
-        instantiate({**node, "cell_kwargs": kwargs})
-    assert instantiate({**node, "cell_kwargs": {}}).initialize_carry(2) is not None
+        build_networks({"rnn": {**node, "cell_kwargs": kwargs}}, DISCRETE)
+    assert build_networks({"rnn": {**node, "cell_kwargs": {}}}, DISCRETE).rnn.initialize_carry(2) is not None
 
 
 @pytest.mark.parametrize(
