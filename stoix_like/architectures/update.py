@@ -146,8 +146,10 @@ class ShardProgram(NamedTuple):
         carry = state.shared, *state, blocks, self._no_trajectory(state)
         before, *parts, blocks, trajectory = unpack(fori_loop(0, 2, part, carry, apart))
         state = LearnerState(*parts)
-        found = self._diagnose(before, state, trajectory)
-        return state, self._interval_metrics(state, blocks)._replace(diagnostics=found)
+        agent = Agent(state.shared, state.shards.local)
+        observation = batch_of(self.system, agent, trajectory, state.shards.key)
+        diagnostics = diagnose(self.system, self.axes, before, agent.shared, observation)
+        return state, self._interval_metrics(state, blocks)._replace(diagnostics=diagnostics)
 
     def _update_and_trajectory(self, state: LearnerState) -> tuple[LearnerState, Trajectory]:
         """Update once; also return the rollout that the update learns from."""
@@ -165,11 +167,6 @@ class ShardProgram(NamedTuple):
         shard = state.shards
         _, played = jax.eval_shape(lambda: self._rollout(unpack(state.shared), shard.rollout_state, shard.key))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), played.trajectory)
-
-    def _diagnose(self, before: Any, state: LearnerState, trajectory: Trajectory) -> Metrics:
-        agent = Agent(state.shared, state.shards.local)
-        observation = batch_of(self.system, agent, trajectory, state.shards.key)
-        return diagnose(self.system, self.axes, before, agent.shared, observation)
 
     def learn_shard(
         self, state: LearnerState, rollout: Rollout, new_interval: jax.Array

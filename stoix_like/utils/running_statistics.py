@@ -279,7 +279,8 @@ def update_statistics(
 
     low = state.rounding
     nests = _LeafStatistics(state.mean, state.std, state.summed_variance, low.mean, low.summed_variance)
-    new = _transpose(batch, fast_map_structure_with_path(update_leaf, batch, *nests))
+    updated = fast_map_structure_with_path(update_leaf, batch, *nests)
+    new = jax.tree.transpose(jax.tree.structure(batch), jax.tree.structure(_LeafStatistics(*range(5))), updated)
     low = RoundingErrors(count_low, new.mean_low, new.summed_variance_low)
     return RunningStatisticsState(new.mean, new.std, count, new.summed_variance, low)
 
@@ -305,12 +306,6 @@ def _merge(
     summed, summed_low = jnp.minimum(summed, _LARGEST), jnp.where(summed < _LARGEST, summed_low, 0.0)
     std = jnp.clip(jnp.sqrt(summed / total), *std_limits)
     return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
-
-
-def _transpose(outer: PyTree, nest: PyTree) -> _LeafStatistics:
-    """Turn a nest of leaf statistics into leaf statistics of nests."""
-    inner = jax.tree.structure(_LeafStatistics(*range(5)))
-    return jax.tree.transpose(jax.tree.structure(outer), inner, nest)
 
 
 def _num_batch_dims(mean: PyTree, batch: PyTree, weights: Array | None, validate: bool) -> int | None:

@@ -22,7 +22,6 @@ from stoix_like.networks.inputs import (
     FlattenInput,
     StepCountInput,
     TorsoInput,
-    ViewDims,
 )
 from stoix_like.networks.requirements import MisfitError
 
@@ -80,9 +79,9 @@ def _as_vectors(layer: nn.Module, space: ObservationSpace, key: str) -> nn.Modul
     if isinstance(layer, _EXTENDING):
         return layer.copy(input_layer=_as_vectors(layer.input_layer, space, f"{key}.input_layer"))
     view = None if isinstance(layer, FlattenInput) else _selected(layer, space, key)
-    if view is None or (not isinstance(view, Dict) and len(view.shape) == 1):
-        return layer
-    return FlattenInput(layer, _view_dims(view))
+    if isinstance(view, Dict):
+        return FlattenInput(layer, tuple(len(entry.shape) for entry in entries(view).values()))
+    return layer if view is None or len(view.shape) == 1 else FlattenInput(layer, len(view.shape))
 
 
 def _fit_dict(layer: DictInput, space: ObservationSpace, key: str) -> DictInput:
@@ -141,12 +140,6 @@ def _with_facts(torso: Any, space: ObservationSpace) -> Any:
         if getattr(torso, name, fact) == unknown[name] and fact != unknown[name]
     }
     return torso.copy(**found) if found else torso
-
-
-def _view_dims(space: ObservationSpace) -> ViewDims:
-    if isinstance(space, Dict):
-        return tuple(len(entry.shape) for entry in entries(space).values())
-    return len(space.shape)
 
 
 def _describe(space: ObservationSpace) -> str:

@@ -109,7 +109,8 @@ class ScannedRNN(Network):
         """Apply a function `(cell, state, x) -> (states, x)` to one cell after the other."""
         for inputs in jax.tree.leaves(x):
             check_shapes("inputs[*B,D] resets[*B]", (inputs, resets))
-        per_cell, states = self._per_cell(rnn_state), []
+        per_cell: Sequence[Any] = (rnn_state,) if self.num_layers == 1 else rnn_state
+        states = []
         for cell, state in zip(self.cells[: self._first_of_loop(x)], per_cell, strict=False):
             new, x = apply(cell, state, x)
             states.append(new)
@@ -139,9 +140,6 @@ class ScannedRNN(Network):
         cell = parse_rnn_cell(self.cell_type)
         kwargs = {**(self.cell_kwargs or {}), "dtype": self.dtype, **kwargs}
         return [cell(features=self.hidden_state_dim, **kwargs) for _ in range(self.num_layers)]
-
-    def _per_cell(self, rnn_state: Any) -> Sequence[Any]:
-        return (rnn_state,) if self.num_layers == 1 else rnn_state
 
     def _joined(self, states: Sequence[Any]) -> Any:
         return states[0] if self.num_layers == 1 else tuple(states)

@@ -37,9 +37,7 @@ class CNNTorso(nn.Module):
     # Largest height and width of images in pixels; for larger ones, kernel and stride of the first convolution are
     # multiplied by their size / `max_size`, rounded up. None: no limit.
     max_size: int | None = None
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     def __post_init__(self) -> None:
         """Check that every convolution has a kernel size and a stride."""
@@ -126,9 +124,7 @@ class GridTorso(nn.Module):
     # None is the number that the observation space allows.
     num_symbols: int | None = None
     has_channels: bool = True  # False for grids `[H, W]`
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_grid"]) -> Float[Array, "*batch F"]:
@@ -167,9 +163,7 @@ class VisualResNetTorso(nn.Module):
     hidden_sizes: Sequence[int] = (256,)  # width of each dense layer, in units
     has_channels: bool = True  # False for images `[H, W]`
     sliced: bool | None = None  # how to compute convolutions, see `make_convolution`; None selects by the platform
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     def __post_init__(self) -> None:
         """Check that every group has a number of blocks."""

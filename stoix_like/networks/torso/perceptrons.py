@@ -82,9 +82,7 @@ class BatchRenormMLPTorso(nn.Module):
     momentum: float = 0.99  # weight of the old running statistics in the new ones, in [0, 1)
     # Updates of the statistics before renormalisation; until then, batches are only normalised.
     warmup_steps: int = 100_000
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -116,9 +114,7 @@ class XQCTorso(nn.Module):
     layer_sizes: Sequence[int]  # width of each layer, in units
     activation: str = "relu"  # name of the activation function
     momentum: float = 0.99  # weight of the old running statistics in the new ones, in [0, 1)
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -147,9 +143,7 @@ class SimNormTorso(nn.Module):
     activation: str = "mish"  # name of the activation function of all layers but the last
     group_size: int = 8  # entries of each simplex; divides the width of a latent
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
-    # Dtype of the layers, such as bfloat16; parameters and latents stay float32. None: the promoted dtype of inputs and
-    # parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     def __post_init__(self) -> None:
         """Check that a latent consists of whole simplices."""

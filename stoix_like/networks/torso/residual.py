@@ -35,9 +35,7 @@ class ResNetTorso(nn.Module):
     activation: str = "relu"  # name of the activation function, f
     use_layer_norm: bool = True  # whether layer normalisation precedes each activation
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -74,9 +72,7 @@ class SimBaTorso(nn.Module):
     activation: str = "relu"  # name of the activation function, f
     kernel_init: Initializer | str = orthogonal(1.0)  # initialiser of the first layer, or its name
     block_kernel_init: Initializer | str = he_normal()  # initialiser of the layers of the blocks, or its name
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -112,9 +108,7 @@ class SimBaV2Torso(nn.Module):
     num_blocks: int = 1  # number of blocks
     expansion: int = 4  # width of the hidden layer of a block, in multiples of `hidden_size`
     shift: Scalar = 3.0  # feature that is added to the observation, which keeps its norm after normalisation
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -147,9 +141,7 @@ class BroTorso(nn.Module):
     num_blocks: int = 2  # number of blocks
     activation: str = "relu"  # name of the activation function
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))  # initialiser of the weights, or its name
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -197,9 +189,7 @@ class DeepResNetTorso(nn.Module):
     depth: int = 4  # layers in blocks, a multiple of 4
     activation: str = "swish"  # name of the activation function, f
     kernel_init: Initializer | str = "lecun_uniform"  # initialiser of the weights, or its name
-    # Dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted dtype of
-    # inputs and parameters.
-    dtype: Any = None
+    dtype: Any = None  # dtype of the computation, see `MLPTorso`
 
     def __post_init__(self) -> None:
         """Check that blocks are whole."""

@@ -175,16 +175,14 @@ def end_episodes(local: PyTree) -> PyTree:
     def is_buffer(node: Any) -> bool:
         return isinstance(node, StreamState) or (hasattr(node, "experience") and hasattr(node, "current_index"))
 
-    def is_step(node: Any) -> bool:
-        return isinstance(node, Step)
-
     def truncate(node: Any) -> Any:
         if isinstance(node, StreamState):
             return end_streams(node)
         if not is_buffer(node):
             return node
         truncate_last = partial(_truncate_last, node.current_index)
-        return node.replace(experience=jax.tree.map(truncate_last, node.experience, is_leaf=is_step))
+        experience = jax.tree.map(truncate_last, node.experience, is_leaf=lambda part: isinstance(part, Step))
+        return node.replace(experience=experience)
 
     return jax.tree.map(truncate, local, is_leaf=is_buffer)
 

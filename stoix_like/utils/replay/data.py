@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
@@ -175,8 +176,12 @@ def with_data(
         # last environments would never be learned from; one sample stays, see `feed_back`.
         places = jax.random.permutation(order_key, batch) if has_priorities else jnp.arange(batch)
         is_data = places >= batch - jnp.minimum(number, batch - has_priorities)
+
+        def choose(axis: int, one: jax.Array, other: jax.Array) -> jax.Array:
+            return jnp.where(append_dims(is_data, one.ndim - axis), one.astype(other.dtype), other)
+
         entries = zip(axes, recorded, drawn, strict=True)
-        return type(drawn)(*(jax.tree.map(_chooser(is_data, axis), *pair) for axis, *pair in entries))
+        return type(drawn)(*(jax.tree.map(partial(choose, axis), *pair) for axis, *pair in entries))
 
     def feed_back(state: Counted, indices: Any, values: PyTree) -> Counted:
         if isinstance(indices, jax.Array):
@@ -186,12 +191,3 @@ def with_data(
         return state._replace(buffer=write(state.buffer, indices, values))
 
     return replay._replace(init=init, add=add, sample=sample, **{feedback: feed_back})
-
-
-def _chooser(chosen: jax.Array, axis: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Return a function that takes chosen samples `[B]` from one array, and the others from another."""
-
-    def choose(one: jax.Array, other: jax.Array) -> jax.Array:
-        return jnp.where(append_dims(chosen, one.ndim - axis), one.astype(other.dtype), other)
-
-    return choose
