@@ -87,7 +87,6 @@ class RSSM(nn.Module):
         super().__post_init__()
 
     def setup(self) -> None:
-        """Create the layers."""
         self.from_deterministic, self.from_stochastic, self.from_action = (self._layer() for _ in range(3))
         width = self.deterministic_size // self.num_blocks
         self.from_inputs = nn.Dense(self.deterministic_size, use_bias=False, dtype=self.dtype)

@@ -64,6 +64,5 @@ class Independent(distrax.Independent):
         return self._reduce(jnp.sum, entropy(seed=seed) if takes_seed else entropy())
 
     def __getitem__(self, index: Any) -> Independent:
-        """Return the distributions at `index` of the batch."""
         grid = batch_grid(self.batch_shape, index)
         return Independent(self._distribution[grid], self._reinterpreted_batch_ndims)

@@ -55,7 +55,6 @@ class ClippedBeta(distrax.Beta):
         return super().entropy()
 
     def __getitem__(self, index: Any) -> ClippedBeta:
-        """Return the distributions at `index` of the batch."""
         taken = super().__getitem__(index)
         return ClippedBeta(taken.alpha, taken.beta)
 

@@ -105,7 +105,6 @@ class Bounded(distrax.Distribution):
         return self._distribution.batch_shape
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the distributions at `index` of the batch."""
         # Scalar bounds apply everywhere; array bounds may vary along the indexed axes.
         whole = copy.copy(self)
         varying = [name for name in self._parameters if np.ndim(getattr(self, name))]

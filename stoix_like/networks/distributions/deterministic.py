@@ -55,5 +55,4 @@ class Deterministic(distrax.Distribution):
         return jnp.zeros_like(self._loc)
 
     def __getitem__(self, index: Any) -> Deterministic:
-        """Return the distributions at `index` of the batch."""
         return take(self, index, "_loc")

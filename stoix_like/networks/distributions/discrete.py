@@ -130,7 +130,6 @@ class Categorical(distrax.Categorical):
         return -sum_last(jnp.where(probs == 0, 0.0, log_probs) * probs)
 
     def __getitem__(self, index: Any) -> Categorical:
-        """Return the distributions at `index` of the batch."""
         return take(self, index, "_logits")
 
 
@@ -181,7 +180,6 @@ class EpsilonGreedy(Categorical):
         return self._greedy_action.astype(self._dtype)
 
     def __getitem__(self, index: Any) -> EpsilonGreedy:
-        """Return the distributions at `index` of the batch."""
         return take(self, index, "_logits", "_preferences", "_greedy_action")
 
 
@@ -238,7 +236,6 @@ class DiscreteValuedTfpDistribution(Categorical):
         return self._take_values(argmax(self._logits))
 
     def __getitem__(self, index: Any) -> DiscreteValuedTfpDistribution:
-        """Return the distributions at `index` of the batch."""
         return take(self, index, "_logits", "_values")
 
     def _take_values(self, index: Int[Array, "..."]) -> Array:

@@ -69,5 +69,4 @@ class MixedActionDistribution(distrax.Distribution):
         return reduce(add, (part.kl_divergence(other, **kwargs) for part, other in pairs))
 
     def __getitem__(self, index: Any) -> MixedActionDistribution:
-        """Return the distributions at `index` of the batch."""
         return MixedActionDistribution([part[index] for part in self._parts], self._space)

@@ -93,7 +93,6 @@ class MultivariateNormalDiag(distrax.Distribution):
         return jnp.square(self._scale_diag)
 
     def __getitem__(self, index: Any) -> MultivariateNormalDiag:
-        """Return the distributions at `index` of the batch."""
         return take(self, index, "_loc", "_scale_diag")
 
 
@@ -137,5 +136,4 @@ class StateDependentNoise(MultivariateNormalDiag):
         return self._loc[None] + noise.reshape(n, *self._loc.shape)
 
     def __getitem__(self, index: Any) -> StateDependentNoise:
-        """Return the distributions at `index` of the batch."""
         return take(self, index, "_loc", "_scale_diag", "_features", "_noise_scale")

@@ -102,7 +102,6 @@ class GTrXLCell(ParallelCell):
     gate_bias: Annotated[float, at_least(0.0)] = 2.0
 
     def setup(self) -> None:
-        """Create the parameters and layers."""
         dense = functools.partial(nn.Dense, use_bias=False, dtype=self.dtype)
         self.norms = [nn.LayerNorm(), nn.LayerNorm()]
         self.embed, self.query, self.position, self.out = (dense(self.features) for _ in range(4))
@@ -119,7 +118,6 @@ class GTrXLCell(ParallelCell):
         every: int = 1,
         next_inputs: Float[Array, "T *batch D"] | None = None,
     ) -> Unrolled:
-        """Process sequences; see `ParallelCell.unroll`."""
         # Steps one after the other are one sequence.
         state = state if len(inputs) == 1 else jax.lax.stop_gradient(state)
         before = jnp.moveaxis(state, -2, 0)
@@ -177,7 +175,6 @@ class GTrXLCell(ParallelCell):
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> Array:
-        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.window, self.features + 1), jnp.float32)
 
 

@@ -39,7 +39,6 @@ class ScannedRNN(Network):
     cell_kwargs: Any = None  # further arguments of the cells by name, such as the window of `gtrxl`
 
     def setup(self) -> None:
-        """Create the cells."""
         self.cells = self._make_cells()
 
     def __call__(

@@ -80,11 +80,9 @@ class MinGRUCell(LinearCell):
     """
 
     def setup(self) -> None:
-        """Create the layers."""
         self.gate_and_candidate = nn.Dense(2 * self.features, dtype=self.dtype)
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
-        """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
         gate, candidate = jnp.split(restore_float32(self.gate_and_candidate(x), self.dtype), 2, axis=-1)
         gate = jax.nn.sigmoid(gate)
         return 1.0 - gate, gate * candidate
@@ -110,7 +108,6 @@ class LRUCell(LinearCell):
     max_phase: Annotated[float, Range(0.0, 2.0 * math.pi, without_low=True)] = math.pi / 10.0
 
     def setup(self) -> None:
-        """Create the parameters and layers."""
         self.nu = self.param("nu", self._init_nu, (self.features,))
         self.theta = self.param("theta", self._init_theta, (self.features,))
         self.encode = nn.Dense(2 * self.features, use_bias=False, dtype=self.dtype)
@@ -126,7 +123,6 @@ class LRUCell(LinearCell):
         return jnp.log(jax.random.uniform(key, shape, jnp.float32, 1e-3 * self.max_phase, self.max_phase))
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Complex[Array, "*batch H"], Complex[Array, "*batch H"]]:
-        """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
         log_radius = -jnp.exp(self.nu)
         decay = jnp.exp(jax.lax.complex(log_radius, jnp.exp(self.theta)))
         gain = jnp.sqrt(-jnp.expm1(2.0 * log_radius))
@@ -135,11 +131,9 @@ class LRUCell(LinearCell):
         return jnp.broadcast_to(decay, inputs.shape), prepend_dims(gain, inputs.ndim) * inputs
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Return the output, `[..., features]`, for states `[..., H]`."""
         parts = jnp.concatenate([state.real, -state.imag], axis=-1)
         return jax.nn.gelu(self.decode(parts) + self.skip(x))
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
-        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.features), jnp.complex64)

@@ -128,7 +128,6 @@ class MLSTMCell(ParallelCell):
     chunk_size: Annotated[int, between(1, 2**12)] = 64
 
     def setup(self) -> None:
-        """Create the layers."""
         self.embed = nn.Dense(self.features, use_bias=False, dtype=self.dtype)
         self.norm = nn.LayerNorm()
         self.query_key_value = nn.Dense(3 * self.features, dtype=self.dtype)
@@ -170,7 +169,6 @@ class MLSTMCell(ParallelCell):
         every: int = 1,
         next_inputs: Float[Array, "T *batch D"] | None = None,
     ) -> Unrolled:
-        """Process sequences; see `ParallelCell.unroll`."""
         x, normed, steps = self._project(inputs)
         steps = steps._replace(reset=jnp.moveaxis(resets, 0, -1)[..., None, :])
         following = None if next_inputs is None else self._project(next_inputs)
@@ -199,7 +197,6 @@ class MLSTMCell(ParallelCell):
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> MatrixMemory:
-        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         heads, width = (*input_shape[:-1], self.num_heads), self.features // self.num_heads
         shapes = (*heads, width, width), (*heads, width), heads
         return MatrixMemory(*(jnp.zeros(shape, jnp.float32) for shape in shapes))

@@ -33,7 +33,6 @@ class _Recurrent:
     cell_kwargs: Any
 
     def setup(self) -> None:
-        """Create the recurrent cells."""
         self.rnn = self._make_rnn()
 
     def __call__(

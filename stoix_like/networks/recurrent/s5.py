@@ -97,7 +97,6 @@ class S5Cell(LinearCell):
         return self.states or (self.features + 1) // 2
 
     def setup(self) -> None:
-        """Create the parameters and layers."""
         eigenvalues = hippo_eigenvalues(2 * self.num_states)
         for name, values in (("real", eigenvalues.real), ("imaginary", eigenvalues.imag)):
             setattr(self, name, self.param(name, lambda _, values=values: jnp.asarray(values, jnp.float32)))
@@ -150,5 +149,4 @@ class S5Cell(LinearCell):
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
-        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.num_states), jnp.complex64)

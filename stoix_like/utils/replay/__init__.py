@@ -2,7 +2,7 @@
 
 from stoix_like.utils.replay.buffers import end_episodes
 from stoix_like.utils.replay.config import BufferConfig, PrioritisedReplayConfig, ReplayConfig, WholeWindowsConfig
-from stoix_like.utils.replay.data import Data, DataConfig, DataFile, count_from, with_clipped_rewards
+from stoix_like.utils.replay.data import Data, DataFile, count_from, with_clipped_rewards
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
     PrioritisedBlockConfig,
@@ -23,7 +23,6 @@ __all__ = [
     "BlockReplayConfig",
     "BufferConfig",
     "Data",
-    "DataConfig",
     "DataFile",
     "PrioritisedBlockConfig",
     "PrioritisedReplayConfig",
