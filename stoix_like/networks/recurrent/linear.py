@@ -132,7 +132,8 @@ class LRUCell(LinearCell):
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         parts = jnp.concatenate([state.real, -state.imag], axis=-1)
-        return jax.nn.gelu(self.decode(parts) + self.skip(x))
+        decoded, skipped = (restore_float32(y, self.dtype) for y in (self.decode(parts), self.skip(x)))
+        return jax.nn.gelu(decoded + skipped)
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
