@@ -38,7 +38,7 @@ def act_and_step(
 
 
 def random_act(act: Act, env: VectorEnvironment, probability: float = 1.0) -> Act:
-    """Replace the actions of `act` by uniformly random legal actions, for the warm-up."""
+    """Replace actions of `act` by uniformly random legal ones, each with a probability."""
 
     def explore(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         key_act, key_space = jax.random.split(key)

@@ -20,7 +20,7 @@ _PACKAGES = ("stoix_like.", "flax.")
 _SIZES = (
     *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "num_layers", "features"),
     *("channel_sizes", "kernel_sizes", "strides", "channels_per_group", "blocks_per_group", "view_dims"),
-    *("num_quantiles", "num_cosines", "num_symbols", "embedding_size", "action_dim"),
+    *("num_quantiles", "num_cosines", "num_symbols", "embedding_size", "action_dim", "expansion", "group_size"),
     *("number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape", "lstm_size", "num_predictions"),
     *("units", "channels", "kernel_size", "deterministic_size", "num_latents", "num_classes"),
 )

@@ -134,6 +134,8 @@ def test_values_that_do_not_fit_custom_modules_are_refused(arguments, message):
         ("torso.ResNetTorso", "hidden_size", 0),
         ("torso.MLPTorso", "layer_sizes", [64, -1]),
         ("torso.GridTorso", "num_symbols", 0),
+        ("torso.SimBaTorso", "expansion", 0),
+        ("torso.SimNormTorso", "group_size", 0),
         ("heads.ImplicitQuantileDiscreteQNetwork", "num_cosines", 0),
         ("heads.LinearHead", "output_dim", 0),
     ],
