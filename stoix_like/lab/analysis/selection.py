@@ -58,9 +58,11 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
     everywhere = dict.fromkeys(parent for run in runs for parent in run.directory.parents)
     for search in everywhere:
         stages, fresh = [search / name for name in _STAGES if search / name in everywhere], search / FRESH_RUNS
-        # The mirror of a search on a store holds nothing but its runs.
+        # The mirror of a search on a store holds nothing but its runs. Only `tune` has stages before fresh seeds.
         is_copy = bool(stages) and remote.address_of(search) != search
-        if stages and ((search / TUNE).exists() or (is_copy and stages[0].name == _STAGES[0])):
+        if stages and ((search / TUNE).exists() or (is_copy and stages[0] != fresh)):
+            if is_copy and stages[0].name == _STAGES[1] and search / "runs" in everywhere:
+                stages.insert(0, search / "runs")  # a mirror has those of the search beside the other stages
             left_out |= dict.fromkeys(stages[:-1], f"what it selected trains again in {stages[-1].name}/")
             continue
         is_sweep = fresh in stages and (is_copy or (search / SELECTED).exists())

@@ -47,16 +47,23 @@ def test_of_tune_only_the_last_stage_counts(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("others", "fresh"), [("runs/00000", "fresh/00000-0-1/00"), ("search/runs/00000", "fresh/0/00")]
+    ("runs", "counted"),
+    [
+        (["runs/00000", "fresh/00000-0-1/00"], 0),
+        # Mirrors of `tune` have the runs of its search beside the other stages, and copies of its directory below.
+        (["runs/00000", "finalists/0/00"], 1),
+        (["runs/00000", "finalists/0/00", "fresh/0/00"], 2),
+        (["search/runs/00000", "fresh/0/00"], 1),
+    ],
 )
-def test_on_a_store_searches_are_known_by_their_runs(tmp_path, monkeypatch, others, fresh):
+def test_on_a_store_searches_are_known_by_their_runs(tmp_path, monkeypatch, runs, counted):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     copy = tmp_path / "stoix_like/read/s3/bucket/search"
-    for seed, run in enumerate((others, fresh)):
+    for seed, run in enumerate(runs):
         write_run(copy / run, (float(seed),), seed=seed)
     (algorithm,) = analysis.read(copy)
     # Of a sweep, what selected counts, and of `tune` what did not.
-    assert [member.seed for member in algorithm.members] == [int(others.startswith("search"))]
+    assert [member.seed for member in algorithm.members] == [counted]
 
 
 def test_an_end_of_an_interval_in_which_seeds_diverged_is_named():
