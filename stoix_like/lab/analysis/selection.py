@@ -62,7 +62,7 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
         is_copy = bool(stages) and remote.address_of(search) != search
         if stages and ((search / TUNE).exists() or (is_copy and stages[0] != fresh)):
             if is_copy and stages[0].name == _STAGES[1] and search / "runs" in everywhere:
-                stages.insert(0, search / "runs")  # a mirror has those of the search beside the other stages
+                stages.insert(0, search / "runs")  # on a mirror, the search itself has no directory
             left_out |= dict.fromkeys(stages[:-1], f"what it selected trains again in {stages[-1].name}/")
             continue
         is_sweep = fresh in stages and (is_copy or (search / SELECTED).exists())
