@@ -71,8 +71,6 @@ class RSSM(nn.Module):
     num_classes: int  # classes of each, K
     num_latents: int = 32  # categorical variables, G
     num_blocks: int = 8  # blocks of the recurrent weights
-    num_prior_layers: int = 2  # layers before the logits of the prior
-    num_posterior_layers: int = 1  # layers before the logits of the posterior
     activation: str = "silu"  # name of the activation function
     # Dtype of the computation, such as bfloat16; parameters, latents and logits stay float32. None: the promoted dtype
     # of inputs and parameters.
@@ -93,12 +91,11 @@ class RSSM(nn.Module):
         self.from_block = BlockDense(width, self.dtype)
         self.joined_norm = self._norm()
         self.gates = BlockDense(3 * width, self.dtype)
-        self.prior_layers = [self._layer() for _ in range(self.num_prior_layers)]
+        self.prior_layers = [self._layer() for _ in range(2)]
         self.prior_out = nn.Dense(self.num_latents * self.num_classes, dtype=self.dtype)
         self.posterior_in = nn.Dense(self.hidden_size, dtype=self.dtype)
         self.posterior_tokens = nn.Dense(self.hidden_size, use_bias=False, dtype=self.dtype)
         self.posterior_norm = self._norm()
-        self.posterior_layers = [self._layer() for _ in range(self.num_posterior_layers - 1)]
         self.posterior_out = nn.Dense(self.num_latents * self.num_classes, dtype=self.dtype)
 
     def _norm(self) -> nn.Module:
@@ -129,10 +126,8 @@ class RSSM(nn.Module):
 
     def prior(self, deterministic: Float[Array, "*batch D"]) -> Float[Array, "*batch G K"]:
         """Return the logits of the random part, before the observation is known."""
-        x = deterministic
-        for layer in self.prior_layers:
-            x = layer(x)
-        return self._logits(self.prior_out(x))
+        first, second = self.prior_layers
+        return self._logits(self.prior_out(second(first(deterministic))))
 
     def embed_tokens(self, tokens: Float[Array, "*batch E"]) -> Float[Array, "*batch H"]:
         """Return what `posterior` needs of an encoded observation, for all steps at once."""
@@ -144,8 +139,6 @@ class RSSM(nn.Module):
         """Return the logits of the random part, given the observation, see `embed_tokens`."""
         x = self.posterior_in(deterministic) + embedding
         x = parse_activation_fn(self.activation)(self.posterior_norm(x))
-        for layer in self.posterior_layers:
-            x = layer(x)
         return self._logits(self.posterior_out(x))
 
     def _logits(self, x: Array) -> Array:

@@ -36,8 +36,8 @@ def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_byte
     if sum(_num_bytes(var.aval) for var in drawn_vars) > max_bytes:
         return lambda randomness: randomness, step
 
-    draw_flat = _function(jaxpr, jaxpr.constvars, closed.consts, key_vars, drawn_vars, ahead)
-    rest_flat = _function(jaxpr, jaxpr.constvars, closed.consts, [*state_vars, *drawn_vars], jaxpr.outvars, inside)
+    draw_flat = _function(jaxpr, closed.consts, key_vars, drawn_vars, ahead)
+    rest_flat = _function(jaxpr, closed.consts, [*state_vars, *drawn_vars], jaxpr.outvars, inside)
     result = jax.tree.structure(shapes)
 
     def draw(randomness: Any) -> list[Any]:
@@ -74,9 +74,7 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
     return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
 
 
-def _function(
-    jaxpr: Any, constvars: Any, consts: Any, invars: Any, outvars: Any, eqns: Any
-) -> Callable[..., list[Any]]:
+def _function(jaxpr: Any, consts: Any, invars: Any, outvars: Any, eqns: Any) -> Callable[..., list[Any]]:
     part = jaxpr.replace(invars=invars, outvars=outvars, eqns=eqns, debug_info=jaxpr.debug_info.with_unknown_names())
     return jex.jaxpr_as_fun(jex.ClosedJaxpr(part, consts))
 
