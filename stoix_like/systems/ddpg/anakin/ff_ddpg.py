@@ -53,7 +53,7 @@ class Config(SystemConfig):
     symmetry: SymmetryConfig
     actor_lr: Annotated[float, above(0.0)]  # Adam learning rate of the policy
     q_lr: Annotated[float, above(0.0)]  # Adam learning rate of the critics
-    policy_frequency: Annotated[int, between(1, INT32_MAX)]  # critic steps per step of the policy and of the targets
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]  # critic steps per step of the policy; see also YAML
     gamma: Annotated[float, between(0.0, 1.0)]  # discount per step
     reward_scale: Annotated[float, above(0.0)]  # factor by which rewards are multiplied
 
