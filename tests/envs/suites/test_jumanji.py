@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from support import conformance
 
 pytestmark = pytest.mark.slow
 
+env_config = functools.partial(conformance.env_config, "jumanji")
 # Episodes that legal moves never end within three steps.
 LIMITED = ("Snake-v1", "RubiksCube-v0", "Cleaner-v0", "Maze-v0", "MMST-v0", "PacMan-v1", "RobotWarehouse-v0",
            "SlidingTilePuzzle-v0", "Tetris-v0")  # fmt: skip
@@ -56,7 +58,7 @@ def test_protocol(name):
 def test_an_episode_equals_one_of_the_bare_suite(name):
     # Legal moves may never end these.
     kwargs = {"time_limit": 20} if name in LIMITED else {}
-    env, bare = make(conformance.env_config("jumanji", name, kwargs=kwargs)), jumanji.make(name, **kwargs)
+    env, bare = make(env_config(name, kwargs=kwargs)), jumanji.make(name, **kwargs)
     num_steps = 50
     first, actions, steps = conformance.rollout(env, num_steps, num_envs=1)
     with jax.numpy_rank_promotion("allow"):
@@ -86,7 +88,7 @@ def with_key(state, key):
 @pytest.mark.parametrize("name", ["Game2048-v1", "Tetris-v0"])
 def test_random_events_are_those_of_the_key_of_the_step(name):
     """A state that is used again, as a start or by a search, does not hold what follows."""
-    env = make_eval(conformance.env_config("jumanji", name))
+    env = make_eval(env_config(name))
     one = jnp.stack([jax.random.key(0)] * 16)
     state, timestep = env.reset(one)
     action = first_legal(env)(timestep)
@@ -112,7 +114,7 @@ def check_observation(found, native, n):
 
 @pytest.mark.parametrize("name", LIMITED)
 def test_time_limit_truncates(name):
-    act = first_legal(make(conformance.env_config("jumanji", name)))
+    act = first_legal(make(env_config(name)))
     conformance.check_time_limit("jumanji", name, 3, actions=act, kwargs={"time_limit": 3})
 
 
@@ -120,7 +122,7 @@ def test_end_of_the_task_at_the_time_limit_terminates():
     """A snake that always moves up leaves the board after some steps, whatever the limit."""
 
     def ends(limit):
-        env = make_eval(conformance.env_config("jumanji", "Snake-v1", kwargs={"time_limit": limit}))
+        env = make_eval(env_config("Snake-v1", kwargs={"time_limit": limit}))
         key = jax.random.split(jax.random.key(2), 1)
 
         def step(state, _):
@@ -148,25 +150,23 @@ def test_agents_are_truncated_together(name):
     _, _, steps = conformance.check_games("jumanji", name, 8, kwargs=kwargs)
     assert (steps.episode.episode_length[steps.truncated] == 4).all()
     assert steps.truncated.any()
-    conformance.check_carry(make_eval(conformance.env_config("jumanji", name, kwargs=kwargs)))
+    conformance.check_carry(make_eval(env_config(name, kwargs=kwargs)))
 
 
 def test_a_search_terminates_at_its_limit():
     """Its rewards shrink with each step, to nothing at the limit: there is no value beyond."""
-    env = make(conformance.env_config("jumanji", "SearchAndRescue-v0", kwargs={"num_targets": 30, "time_limit": 4}))
+    env = make(env_config("SearchAndRescue-v0", kwargs={"num_targets": 30, "time_limit": 4}))
     _, _, steps = conformance.player(env, 8, 2)(jax.random.key(0))
     assert steps.terminated.tolist() == [[(t + 1) % 4 == 0] * 2 for t in range(8)]
     assert not steps.truncated.any()
-    conformance.check_carry(
-        make_eval(conformance.env_config("jumanji", "SearchAndRescue-v0", kwargs={"num_targets": 3, "time_limit": 4}))
-    )
+    conformance.check_carry(make_eval(env_config("SearchAndRescue-v0", kwargs={"num_targets": 3, "time_limit": 4})))
 
 
 @pytest.mark.parametrize("name", list(BY_AGENT))
 def test_games_of_agents_equal_those_of_the_bare_suite(name):
     """Rows are agents: each has its own view, mask and reward, or that of the team, at the step of its action."""
     num_steps = 15
-    env = make_eval(conformance.env_config("jumanji", name, kwargs=BY_AGENT[name]))
+    env = make_eval(env_config(name, kwargs=BY_AGENT[name]))
     bare = env.unwrapped.env._env
     keys = jax.random.split(jax.random.key(1), env.num_agents)
     sample = jax.vmap(env.action_space.sample)
@@ -213,13 +213,13 @@ def test_games_of_agents_equal_those_of_the_bare_suite(name):
 
 
 def test_agents_see_themselves_first():
-    connector = make_eval(conformance.env_config("jumanji", "Connector-v3", kwargs=BY_AGENT["Connector-v3"]))
+    connector = make_eval(env_config("Connector-v3", kwargs=BY_AGENT["Connector-v3"]))
     keys = jax.random.split(jax.random.key(0), 2)
     one, two = np.asarray(connector.reset(keys)[1].observation.agent_view)
     for own, other in ((1, 4), (2, 5), (3, 6)):
         np.testing.assert_array_equal(one == own, two == other)
         np.testing.assert_array_equal(one == other, two == own)
-    cvrp = make_eval(conformance.env_config("jumanji", "MultiCVRP-v0", kwargs=BY_AGENT["MultiCVRP-v0"]))
+    cvrp = make_eval(env_config("MultiCVRP-v0", kwargs=BY_AGENT["MultiCVRP-v0"]))
     view = cvrp.reset(keys)[1].observation.agent_view
     np.testing.assert_array_equal(view["vehicles"]["coordinates"][0], view["vehicles"]["coordinates"][1, ::-1])
     np.testing.assert_array_equal(view["nodes"]["coordinates"][0], view["nodes"]["coordinates"][1])
@@ -228,13 +228,13 @@ def test_agents_see_themselves_first():
 
 def test_the_world_of_agents():
     kwargs = {**BY_AGENT["RobotWarehouse-v0"], "world": True}
-    env = make_eval(conformance.env_config("jumanji", "RobotWarehouse-v0", kwargs=kwargs))
+    env = make_eval(env_config("RobotWarehouse-v0", kwargs=kwargs))
     view = env.reset(jax.random.split(jax.random.key(0), 2))[1].observation.agent_view
     np.testing.assert_array_equal(view["world"], np.stack([np.ravel(view["own"])] * 2))
     assert env.observation_space.spaces["world"].shape == (132,)
 
 
 def test_sizes_are_arguments():
-    snake = make(conformance.env_config("jumanji", "Snake-v1", kwargs={"num_rows": 5.0, "num_cols": "6"}))
+    snake = make(env_config("Snake-v1", kwargs={"num_rows": 5.0, "num_cols": "6"}))
     assert snake.observation_space.shape == (5, 6, 5)
     assert snake.action_space == Discrete(4)
