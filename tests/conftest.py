@@ -125,6 +125,16 @@ def without_type_checks():
 
 
 @pytest.fixture
+def homeless(monkeypatch):
+    """Let the user have neither HOME nor an entry, as in containers."""
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+
+
+@pytest.fixture
 def refused(capfd):
     """Return a function that runs a command which exits with code 2, and returns what it says."""
 

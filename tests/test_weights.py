@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -70,11 +68,8 @@ def test_another_file_is_refused(tmp_path):
         weights.load(str(tmp_path), weights.SHA256)
 
 
+@pytest.mark.usefixtures("homeless")
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(ConfigError, match=r"^system.weights=null: .* home directory\. Set HOME or XDG_DATA_HOME\.$"):
         weights.load(None, weights.SHA256)

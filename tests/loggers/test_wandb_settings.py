@@ -1,5 +1,4 @@
 import contextlib
-import pathlib
 import sys
 
 import pytest
@@ -50,13 +49,10 @@ def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypa
         check_available(config)
 
 
+@pytest.mark.usefixtures("homeless")
 def test_wandb_without_a_home_directory_may_have_credentials(monkeypatch):
-    def lost():
-        raise RuntimeError("Could not determine home directory.")
-
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pathlib.Path, "home", lost)
     check_available(LoggerConfig(wandb=WandbConfig(enabled=True)))
 
 

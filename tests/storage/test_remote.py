@@ -1,7 +1,6 @@
 """Copies of runs from stores: complete, safe, and never behind what is there."""
 
 import json
-from pathlib import Path
 
 import filelock
 import fsspec
@@ -252,12 +251,7 @@ def test_a_working_copy_of_another_run_is_replaced(run, store, tmp_path, monkeyp
     assert (directory / "metrics.jsonl").read_text() == "of another run\n"
 
 
+@pytest.mark.usefixtures("homeless")
 def test_a_user_without_a_cache_has_no_copies_in_it(tmp_path, monkeypatch):
-    """As in containers, where a user may have neither HOME nor an entry."""
-
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", homeless)
     assert remote.address_of(tmp_path) == tmp_path
