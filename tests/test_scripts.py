@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from stoix_like import composition
 from stoix_like.lab.aot.kernels import Kernel
 from stoix_like.lab.aot.targets import find_target
 from stoix_like.run.host.plan import make_plan
+from support import parity
 from support.set_ups import config_of
 
 ROOT = Path(__file__).parent.parent
@@ -246,6 +248,19 @@ def test_differences_of_the_parity_tests_enter_their_rows():
     assert filled[1:] == ["| SAC | x | y | 8e-6 | z |", "| a, b | x | y | 0 | z |"]
     with pytest.raises(ValueError, match="no row for TD3"):
         table["fill"](page, {"TD3": 1e-6})
+
+
+def test_a_difference_of_the_parity_tests_is_relative_to_its_layer_and_may_be_nan():
+    """A bias is off by 0.5 in a layer whose largest entry is 4."""
+    expected = {"one": {"kernel": np.array([4.0, 1.0]), "bias": np.zeros(1)}, "other": {"kernel": np.ones(1)}}
+    got = {**expected, "one": {**expected["one"], "bias": np.full(1, 0.5)}}
+    assert parity.difference(got, expected) == 0.125
+    for diverged in (
+        got | {"other": {"kernel": np.full(1, np.nan)}},
+        got | {"one": {"kernel": np.full(2, np.nan), "bias": np.zeros(1)}},
+    ):
+        with pytest.raises(AssertionError, match="SAC differs by nan, more than 0.2"):
+            parity.agree("SAC", diverged, expected, 0.2)
 
 
 @pytest.fixture

@@ -151,11 +151,12 @@ def difference(got, expected):
     got, expected = (jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree) for tree in (got, expected))
     if jax.tree.map(np.shape, got) != jax.tree.map(np.shape, expected):
         raise ValueError(f"{jax.tree.map(np.shape, got)} is not {jax.tree.map(np.shape, expected)}")
-    errors, sizes = collections.defaultdict(float), collections.defaultdict(float)
+    errors, sizes = collections.defaultdict(list), collections.defaultdict(list)
     for (path, a), b in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(expected), strict=True):
-        errors[path[:-1]] = max(errors[path[:-1]], np.abs(a - b).max())
-        sizes[path[:-1]] = max(sizes[path[:-1]], np.abs(b).max())
-    return max(error / sizes[layer] for layer, error in errors.items())
+        errors[path[:-1]].append(np.abs(a - b).max())
+        sizes[path[:-1]].append(np.abs(b).max())
+    # Python's `max` would pass over NaN.
+    return np.max([np.max(errors[layer]) / np.max(sizes[layer]) for layer in errors])
 
 
 def agree(name, got, expected, tolerance):
