@@ -145,6 +145,24 @@ def moments(statistics):
     }
 
 
+def agree_renormalised(name, shared, recorded, converts, moments_of):
+    """Check the parameters and the statistics of both networks; `moments_of` reads those of the other side."""
+    after = {"actor": shared.params.actor_params, "critic": shared.params.q_params.online}
+    opt_states = {"actor": shared.opt_states.actor_opt_state, "critic": shared.opt_states.q_opt_state}
+    for which in after:
+        params, gradients = ({"params": tree["params"]} for tree in (after[which], mean_gradient(opt_states[which])))
+        convert = converts[which]
+        agree(f"{name}: {which}: gradients", gradients, convert(recorded["mean_gradient"][which]), TOLERANCE)
+        before, expected = (convert(recorded[when][which]) for when in ("initial", "final"))
+        agree(f"{name}: {which}: parameters", change(params, before), change(expected, before), TOLERANCE)
+    got, statistics = after["actor"]["batch_stats"]["torso"], recorded["statistics"]
+    agree(f"{name}: statistics of the policy", moments(got), moments_of(statistics["actor"]), TOLERANCE)
+    for i in range(2):
+        got = after["critic"]["batch_stats"][f"networks_{i}"]["torso"]
+        expected = moments_of(jax.tree.map(lambda leaf, i=i: leaf[i], statistics["critic"]["VmapCritic_0"]))
+        agree(f"{name}: statistics of critic {i}", moments(got), expected, TOLERANCE)
+
+
 def test_crossq():
     recorded = load("sbx_crossq")
     layers = ("momentum=0.9", "warmup_steps=100")
@@ -161,20 +179,7 @@ def test_crossq():
     # The policy improves in every second step, where its metrics count twice.
     expected = 2.0 * recorded["loss"]["actor_loss"] * [0, 1, 0, 1]
     agree("CrossQ: loss of the policy", losses["actor_loss"], expected, TOLERANCE)
-    after = {"actor": shared.params.actor_params, "critic": shared.params.q_params.online}
-    opt_states = {"actor": shared.opt_states.actor_opt_state, "critic": shared.opt_states.q_opt_state}
-    for which, convert in converts.items():
-        params = {"params": after[which]["params"]}
-        gradients = {"params": mean_gradient(opt_states[which])["params"]}
-        agree(f"CrossQ: {which}: gradients", gradients, convert(recorded["mean_gradient"][which]), TOLERANCE)
-        before, expected = (convert(recorded[when][which]) for when in ("initial", "final"))
-        agree(f"CrossQ: {which}: parameters", change(params, before), change(expected, before), TOLERANCE)
-    got = after["actor"]["batch_stats"]["torso"]
-    agree("CrossQ: statistics of the policy", moments(got), moments(recorded["statistics"]["actor"]), TOLERANCE)
-    for i in range(2):
-        got = after["critic"]["batch_stats"][f"networks_{i}"]["torso"]
-        expected = jax.tree.map(lambda leaf, i=i: leaf[i], recorded["statistics"]["critic"]["VmapCritic_0"])
-        agree(f"CrossQ: statistics of critic {i}", moments(got), moments(expected), TOLERANCE)
+    agree_renormalised("CrossQ", shared, recorded, converts, moments)
 
 
 def unit_layers(weights, head, *outputs):
@@ -216,24 +221,10 @@ def test_xqc():
     shared, losses = soft_steps(xqc, parity.with_params(shared, params), recorded)
     for ours, theirs in (("q_loss", "critic_loss"), ("actor_loss", "actor_loss"), ("alpha_loss", "temp_loss")):
         agree(f"XQC: {ours}", losses[ours], recorded["loss"][theirs], TOLERANCE)
-    after = {"actor": shared.params.actor_params, "critic": shared.params.q_params.online}
-    opt_states = {"actor": shared.opt_states.actor_opt_state, "critic": shared.opt_states.q_opt_state}
-    for which in after:
-        convert = converts[which]
-        gradients = {"params": mean_gradient(opt_states[which])["params"]}
-        agree(f"XQC: {which}: gradients", gradients, convert(recorded["mean_gradient"][which]), TOLERANCE)
-        before, expected = (convert(recorded[when][which]) for when in ("initial", "final"))
-        changes = (change({"params": after[which]["params"]}, before), change(expected, before))
-        agree(f"XQC: {which}: parameters", *changes, TOLERANCE)
+    agree_renormalised("XQC", shared, recorded, converts, xqc_moments)
     target = {"params": shared.params.q_params.target["params"]}
     agree("XQC: target critics", target, xqc_critics(recorded["target"]["critic"]), TOLERANCE)
     agree("XQC: temperature", shared.params.log_alpha, recorded["final"]["log_temp"], TOLERANCE)
-    got, stats = after["actor"]["batch_stats"]["torso"], recorded["statistics"]
-    agree("XQC: statistics of the policy", moments(got), xqc_moments(stats["actor"]), TOLERANCE)
-    for i in range(2):
-        got = after["critic"]["batch_stats"][f"networks_{i}"]["torso"]
-        expected = xqc_moments(jax.tree.map(lambda leaf, i=i: leaf[i], stats["critic"]["VmapCritic_0"]))
-        agree(f"XQC: statistics of critic {i}", moments(got), expected, TOLERANCE)
 
 
 def xqc_moments(statistics):
