@@ -94,15 +94,14 @@ def test_the_choice_of_the_best_of_a_grid_counts_in_the_correction(tmp_path, mon
     assert note in analysis.compare(tmp_path, analysis.Settings(correction="none")).notes
 
 
-@pytest.mark.parametrize(("distance", "common"), [(3, ""), (2, "at least 3")])
+@pytest.mark.parametrize(("distance", "common"), [(3, False), (2, True)])
 def test_scores_of_the_best_of_many_members_are_noted(tmp_path, distance, common):
     for seed in (0, distance):
         run = write_run(tmp_path / f"{seed}", (1.0, 5.0, 3.0), seed=seed)
         set_key(run, "arch.population", {**POPULATION, "pbt": {"every_evals": 1}})
     first = "ppo/ff_ppo on gymnax/CartPole-v1: each score is that of the best of 3 members"
-    if common:
-        common = f", with seeds in common, so they are not independent (use values of arch.seed {common} apart)"
-    total = f"after 300 env steps of all together{common}"
+    apart = ", with seeds in common, so they are not independent (use values of arch.seed at least 3 apart)"
+    total = f"after 300 env steps of all together{apart if common else ''}"
     fresh = "`stoix-like compare --score best` compares fresh episodes"
     assert f"{first}, by these episodes, {total}; {fresh}" in analysis.compare(tmp_path).notes
     assert f"{first}, {total}" in analysis.compare(tmp_path, analysis.Settings(score="best")).notes
