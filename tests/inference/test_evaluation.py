@@ -23,7 +23,6 @@ from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.policies import load
 from stoix_like.rendering import animation
 from stoix_like.run.programs.functions import make_keys
-from stoix_like.run.records import records
 from support.recorded import write_config
 from support.set_ups import config_of, setup_of
 from support.trained_runs import SMALL
@@ -147,21 +146,6 @@ def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, 
     assert record["episode_lengths"] == [20] * 10
     # Another seed gives other start states.
     assert not np.isclose(returns[:, None], played["episode_returns"]).any()
-
-
-@pytest.mark.parametrize(
-    ("values", "low", "high"),
-    [
-        # The mean of two draws from {0, 1} is 0 or 1 with probability 1/4 each, more than the tails of 2.5 %.
-        ([0.0, 1.0], 0.0, 1.0),
-        # 16 draws from {0, 1}: their mean is at most 3/16 with probability 0.011, and 1/4 with 0.038.
-        ([0.0] * 8 + [1.0] * 8, 0.25, 0.75),
-        ([500.0] * 20, 500.0, 500.0),
-        ([3.0], None, None),
-    ],
-)
-def test_interval_of_the_mean(values, low, high):
-    assert records.mean_interval(np.array(values)) == (low, high)
 
 
 @pytest.mark.slow

@@ -8,6 +8,21 @@ from stoix_like.architectures.sums import FloatSum
 from stoix_like.run.records import records
 
 
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        # The mean of two draws from {0, 1} is 0 or 1 with probability 1/4 each, more than the tails of 2.5 %.
+        ([0.0, 1.0], 0.0, 1.0),
+        # 16 draws from {0, 1}: their mean is at most 3/16 with probability 0.011, and 1/4 with 0.038.
+        ([0.0] * 8 + [1.0] * 8, 0.25, 0.75),
+        ([500.0] * 20, 500.0, 500.0),
+        ([3.0], None, None),
+    ],
+)
+def test_interval_of_the_mean(values, low, high):
+    assert records.mean_interval(np.array(values)) == (low, high)
+
+
 def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
     # The two lowest and the two highest of 8 scores are dropped: (3 + 4 + 5 + 6) / 4 = 4.5.
     found = records.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)
@@ -22,7 +37,7 @@ def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
     assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
 
 
-def test_statistics_of_episodes_are_per_member_and_intervals_need_two():
+def test_statistics_of_episodes_are_per_member():
     assert records.episode_statistics([[0, 4, 8], [1, 1, 1]], [[1, 2, 3], [4, 4, 4]]) == {
         "episode_return_mean": [4, 1],
         "episode_return_std": [pytest.approx((32 / 3) ** 0.5), 0],
@@ -37,9 +52,6 @@ def test_statistics_of_episodes_are_per_member_and_intervals_need_two():
     )
     found = records.evaluation("eval", episodes, 2)
     assert (found["eval/episode_return_mean"], found["eval/won"]) == ([2, 1], [0.5, 0])
-    assert records.mean_interval(np.array([1.0])) == (None, None)
-    # Both draws are of the same one of two values with probability 1/4 each.
-    assert records.mean_interval(np.array([0.0, 1.0])) == (0, 1)
 
 
 def test_metrics_of_training_describe_the_episodes_that_finished():
