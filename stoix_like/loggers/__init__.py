@@ -5,11 +5,11 @@ that `metrics.jsonl` could not take, as on a full disk, are written with the nex
 receive flat dictionaries of Python numbers and never touch jax.
 """
 
-from stoix_like.loggers.base import Logger, RunInfo, plain, scalars
+from stoix_like.loggers.base import Logger, RunInfo, scalars
 from stoix_like.loggers.make import LoggerConfig, check_available, make_logger, sending_loggers
 from stoix_like.loggers.multi import MultiLogger
 
 __all__ = [
-    "Logger", "LoggerConfig", "MultiLogger", "RunInfo", "check_available", "make_logger", "plain", "scalars",
+    "Logger", "LoggerConfig", "MultiLogger", "RunInfo", "check_available", "make_logger", "scalars",
     "sending_loggers",
 ]  # fmt: skip

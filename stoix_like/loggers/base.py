@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -118,19 +117,6 @@ class VideoConfig:
 def kind_of(path: pathlib.Path) -> str:
     """Return what an animation shows, `video` or `dream`, from the name of its file."""
     return DREAM if path.stem.endswith(f"_{DREAM}") else "video"
-
-
-def plain(value: Any) -> Any:
-    """Convert numbers, strings, arrays, lists and mappings to strict JSON: None for NaN and infinities."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from stoix_like.loggers.base import RunInfo, plain
+from stoix_like.loggers.base import RunInfo
 from stoix_like.storage.contents import MAX_RECORD_BYTES, parse_json
-from stoix_like.storage.files import open_regular, replaced, write_text
+from stoix_like.storage.files import open_regular, plain, replaced, write_text
 
 _BLOCK = 2**20  # bytes
 

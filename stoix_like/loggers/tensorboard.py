@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from stoix_like.loggers.base import LoggerSettings, RunInfo, kind_of, plain, scalars
-from stoix_like.storage.files import check_directory
+from stoix_like.loggers.base import LoggerSettings, RunInfo, kind_of, scalars
+from stoix_like.storage.files import check_directory, plain
 
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter

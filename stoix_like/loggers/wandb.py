@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from stoix_like.errors import ConfigError
-from stoix_like.loggers.base import LoggerSettings, RunInfo, kind_of, plain, scalars
+from stoix_like.loggers.base import LoggerSettings, RunInfo, kind_of, scalars
 from stoix_like.schema import one_of
-from stoix_like.storage.files import check_directory, read_bytes, write_text
+from stoix_like.storage.files import check_directory, plain, read_bytes, write_text
 
 if TYPE_CHECKING:
     import wandb

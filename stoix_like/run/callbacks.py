@@ -12,13 +12,13 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from stoix_like.callbacks import Callback
 from stoix_like.errors import CallbackError, raised_at
 from stoix_like.loggers import RunInfo
-from stoix_like.loggers.base import plain
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.run.learner import copied
 from stoix_like.run.population.members import Population
 from stoix_like.run.records.recording import Progress
 from stoix_like.run.set_up.setup import RunSetup
+from stoix_like.storage.files import plain
 from stoix_like.user_code import user_errors
 from stoix_like.utils.jax_utils import take_member
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,11 +64,21 @@ def check_place(path: Path, option: str) -> None:
         raise ConfigError(f"{option}={path} cannot be written: {present}: {why}") from error
 
 
+def plain(value: Any) -> Any:
+    """Convert numbers, strings, arrays, lists and mappings to strict JSON: None for NaN and infinities."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file atomically."""
-    # Loggers write files, too.
-    from stoix_like.loggers.base import plain
-
     write_text(path, json.dumps(plain(values), indent=2, allow_nan=False) + "\n")
 
 

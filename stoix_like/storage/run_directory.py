@@ -18,12 +18,11 @@ from omegaconf import OmegaConf
 
 from stoix_like.config import LAYOUT, CheckpointConfig, flatten
 from stoix_like.errors import ConfigError, LostDirectoryError, naming, resume_command
-from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import plain_config
-from stoix_like.storage.files import check_directory, check_place, locked, read_bytes, write_json, write_text
+from stoix_like.storage.files import check_directory, check_place, locked, plain, read_bytes, write_json, write_text
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,

@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from stoix_like.loggers import plain, scalars, sending_loggers
+from stoix_like.loggers import scalars, sending_loggers
+from stoix_like.storage.files import plain
 
 
 def test_plain_returns_strict_json():

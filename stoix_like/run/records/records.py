@@ -15,8 +15,8 @@ import numpy as np
 from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import EpisodeSums, IntervalMetrics, RunningSums
-from stoix_like.loggers import plain
 from stoix_like.run.population.members import Population
+from stoix_like.storage.files import plain
 from stoix_like.storage.returns import at_members
 
 NUM_RESAMPLES = 2000
