@@ -72,10 +72,10 @@ class Config(SystemConfig):
     normalize_observations: bool  # whether observations are normalised by their running mean and standard deviation
 
     def notes(self, action_space: Space) -> tuple[str, ...]:
-        if not isinstance(action_space, Box):
-            return ()
-        entropy = self.atoms.entropy_notes("init_alpha", self.init_alpha, self.gamma, action_space)
-        return super().notes(action_space) + entropy
+        notes = super().notes(action_space)
+        if isinstance(action_space, Box):
+            notes += self.atoms.entropy_notes("init_alpha", self.init_alpha, self.gamma, action_space)
+        return notes
 
 
 @dataclass(frozen=True)
