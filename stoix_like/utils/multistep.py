@@ -250,7 +250,7 @@ def batch_transformed_n_step_returns(
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         v_t: `[B, T]` transformed values of the true successors.
         n: number of steps, at least 1.
-        tx_pair: h and its inverse as the fields `apply` and `apply_inv`, such as `rlax.SIGNED_HYPERBOLIC_PAIR`.
+        tx_pair: h and its inverse as the fields `apply` and `apply_inv` of a `rlax.TxPair`; see `utils.scales`.
         stop_target_gradients: whether to stop the gradients of the result.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         time_major: whether every array is `[T, B]`.

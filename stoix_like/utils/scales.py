@@ -29,6 +29,27 @@ def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.expm1(jnp.maximum(x, 0.0)) - jnp.expm1(jnp.maximum(-x, 0.0))
 
 
+def signed_hyperbolic(x: Float[Array, "..."], eps: float = 1e-3) -> Float[Array, "..."]:
+    """Compress large magnitudes; close to half the argument around 0.
+
+        h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x
+
+    Source: Pohlen et al. 2018, arXiv:1805.11593, section 3.2.
+    """
+    # Without the difference, which is nothing but rounding around 0.
+    return x / (jnp.sqrt(jnp.abs(x) + 1.0) + 1.0) + eps * x
+
+
+def signed_parabolic(x: Float[Array, "..."], eps: float = 1e-3) -> Float[Array, "..."]:
+    """Invert `signed_hyperbolic`.
+
+    h^-1(x) = sign(x) ((w + 1)^2 - 1), w = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps) - 1
+    """
+    # The same w, by 1 + 2 eps = sqrt(1 + 4 eps (1 + eps)): as written, its error of 1e-4 hides small values.
+    w = 2.0 * x / (jnp.sqrt(1.0 + 4.0 * eps * (jnp.abs(x) + 1.0 + eps)) + 1.0 + 2.0 * eps)
+    return w * (jnp.abs(w) + 2.0)
+
+
 def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:
     """Return atoms that are evenly spaced on the scale of `symlog`, and symmetric to the last bit.
 

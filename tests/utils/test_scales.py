@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.utils import loss as ls
-from stoix_like.utils.scales import symexp, symexp_atoms, symlog, two_hot
+from stoix_like.utils.scales import signed_hyperbolic, signed_parabolic, symexp, symexp_atoms, symlog, two_hot
 
 
 # By hand: symlog(e - 1) = ln(e) = 1, symlog(-(e^2 - 1)) = -2; symlog(0) = 0.
@@ -21,6 +21,21 @@ def test_symlog_matches_values_by_hand_and_symexp_inverts_it():
     assert log[0] == exp[0] == 1.0
     np.testing.assert_allclose(log, [1.0, 0.5, 0.25])
     np.testing.assert_allclose(exp, np.exp([0.0, 1.0, 3.0]), rtol=1e-6)
+
+
+# By hand: h(3) = sqrt(4) - 1 + 0.003 = 1.003. At 0, h has the slope 1/2 + 0.001.
+def test_hyperbolic_scale_matches_values_by_hand_and_its_definition_in_double_precision():
+    def scaled(x):
+        return np.sign(x) * (np.sqrt(np.abs(x) + 1.0) - 1.0) + 1e-3 * x
+
+    x = np.float32([0.0, 3.0, -3.0, *np.logspace(-6.0, 6.0, 25), np.nan])
+    slopes = [jax.vmap(jax.grad(function)) for function in (signed_hyperbolic, signed_parabolic)]
+    program = jax.jit(lambda x: (signed_hyperbolic(x), signed_parabolic(x), *(slope(jnp.zeros(1)) for slope in slopes)))
+    values, inverse, slope, inverse_slope = jax.device_get(program(x))
+    np.testing.assert_allclose(values[:3], [0.0, 1.003, -1.003], rtol=1e-6)
+    np.testing.assert_allclose(values, scaled(np.float64(x)), rtol=1e-6, atol=1e-15)
+    np.testing.assert_allclose(scaled(np.float64(inverse)), x, rtol=1e-6)
+    np.testing.assert_allclose([slope[0], inverse_slope[0]], [0.501, 1.0 / 0.501], rtol=1e-6)
 
 
 @pytest.mark.parametrize("num_atoms", [255, 6])

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import rlax
 
 from stoix_like.base_types import Distribution, Observation, PyTree, SystemSpec
 from stoix_like.envs.spaces import Space
@@ -21,9 +20,7 @@ from stoix_like.schema import one_of
 from stoix_like.systems.parts.action_vectors import action_vector
 from stoix_like.systems.parts.distributional import AtomsConfig, configure_head
 from stoix_like.utils.loss import hl_gauss_loss_per_example, is_outside, two_hot_loss_per_example
-
-SCALE = rlax.SIGNED_HYPERBOLIC_PAIR
-"""The scale of rewards and values, h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x."""
+from stoix_like.utils.scales import signed_hyperbolic, signed_parabolic
 
 _ATOMS = HeadRequirement(VALUE_DISTRIBUTION, ("num_atoms", "vmin", "vmax"), latent=True)
 NETWORK_HEADS = {
@@ -109,7 +106,7 @@ class LatentModel:
 
     def clipped(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
         """Compute which targets `[T, B]` of values lie outside of the atoms."""
-        return is_outside(SCALE.apply(target), self.critic.apply(params["critic"], latent).values)
+        return is_outside(signed_hyperbolic(target), self.critic.apply(params["critic"], latent).values)
 
     def reward_loss(self, params: PyTree, latent: jax.Array, target: jax.Array) -> jax.Array:
         """Compute the cross-entropies `[T, B]` of the rewards that led to latent states and their targets."""
@@ -117,15 +114,15 @@ class LatentModel:
 
     def _loss(self, distribution: Any, target: jax.Array) -> jax.Array:
         loss = two_hot_loss_per_example if self.target_distribution == "two_hot" else hl_gauss_loss_per_example
-        return jax.vmap(loss)(distribution.logits, distribution.values, SCALE.apply(target))
+        return jax.vmap(loss)(distribution.logits, distribution.values, signed_hyperbolic(target))
 
     def _with_action(self, latent: jax.Array, action: jax.Array) -> jax.Array:
         return jnp.concatenate([latent, action_vector(self.action_space, action)], axis=-1)
 
 
 def mean(distribution: Any) -> jax.Array:
-    """Return the rewards or values that distributions on the scale of `SCALE` stand for (MuZero, appendix F)."""
-    return SCALE.apply_inv(distribution.mean())
+    """Return the rewards or values whose `signed_hyperbolic` distributions are of (MuZero, appendix F)."""
+    return signed_parabolic(distribution.mean())
 
 
 def scale_to_unit(latent: jax.Array) -> jax.Array:

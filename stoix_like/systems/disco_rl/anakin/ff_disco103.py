@@ -50,6 +50,7 @@ from stoix_like.systems.parts.target import SoftTarget, TargetParameters, make_s
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import taken
 from stoix_like.utils.replay import SequenceBatch, SequenceReplay, StepSequenceConfig, Stored, make_sequence_replay
+from stoix_like.utils.scales import signed_hyperbolic, signed_parabolic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class AdamGradients(Gradients):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`."""
+    """Hyperparameters of Disco103. The atoms of action values are on the scale of `signed_hyperbolic`."""
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar = {
@@ -178,7 +179,7 @@ class Disco103(Algorithm):
 
         z, q, next_policy = (_of_action(x, steps.action) for x in predictions[2:])
         support = config.atoms
-        atoms = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), support.vmin, support.vmax, support.num_atoms)
+        atoms = rlax.transform_to_2hot(signed_hyperbolic(returns), support.vmin, support.vmax, support.num_atoms)
         bootstrapped = 1.0 - steps.terminated
         losses = {
             "policy_loss": divergence(mask_logits(targets.policy, mask), predictions.policy.logits),
@@ -197,7 +198,7 @@ class Disco103(Algorithm):
         """Return the mean action values `[..., A]`, in units of scaled reward."""
         support = self.config.atoms
         atoms = jnp.linspace(support.vmin, support.vmax, support.num_atoms)
-        return rlax.signed_parabolic(jnp.dot(jax.nn.softmax(predictions.q), atoms))
+        return signed_parabolic(jnp.dot(jax.nn.softmax(predictions.q), atoms))
 
 
 def divergence(p_logits: jax.Array, q_logits: jax.Array) -> jax.Array:

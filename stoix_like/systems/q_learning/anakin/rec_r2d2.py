@@ -44,6 +44,7 @@ from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_
 from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
 from stoix_like.utils.replay.data import with_clipped_rewards
 from stoix_like.utils.replay.sequences import PrioritisedBlockConfig
+from stoix_like.utils.scales import signed_hyperbolic, signed_parabolic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class R2D2(recurrent.RecurrentStart, ff_dqn.BaseDQN[Config]):
     @property
     def scale(self) -> rlax.TxPair:
         """The scale that values are learned on."""
-        return rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR
+        return rlax.TxPair(signed_hyperbolic, signed_parabolic) if self.config.rescale_values else rlax.IDENTITY_PAIR
 
     def losses(self, params: OnlineAndTarget, batch: SequenceBatch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses, and the values of the actions on the scale that they are learned on, `[T, B]`.
