@@ -20,7 +20,12 @@ REPLAY = ["system.warmup_steps=16", "system.rollout_length=8", "system.epochs=2"
 THREE = ["arch.total_timesteps=320"]
 SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_updates=1"]
 # Adam divides gradients by their size: those that are nearly zero would be nothing but rounding.
-MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"]
+# A search scales values to [0, 1], a plan chooses the best: equal ones would differ by nothing but rounding.
+VALUED = "network.{}_network.critic_head.kernel_init=lecun_normal".format
+MUZERO = [
+    *(*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"),
+    *(VALUED("reward"), VALUED("critic")),
+]
 ALPHAZERO = [
     *(*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"),
     "system.adam_eps=1e-3",
@@ -93,13 +98,20 @@ RUNS = {
     "mpo": ["system=mpo/ff_mpo", "env=gymnax/pendulum", *REPLAY],
     "alphazero": ["system=search/ff_az", "env=gymnax/cartpole", *ALPHAZERO, *SHARDS],
     "alphazero_nested": ["system=search/ff_az", *NESTED, *ALPHAZERO, "system.normalize_observations=true"],
-    "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],
+    # Rewards depend on the actions there.
+    "sampled_alphazero": [
+        *("system=search/ff_sampled_az", "env=gymnax/mountain_car_continuous", *ALPHAZERO, "system.num_samples=4")
+    ],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
-    "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
+    "sampled_muzero": [
+        *("system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"),
+        "system.value_scale=0.01",
+    ],
     "tdmpc2": [
         *("system=tdmpc/td_mpc2", "env=gymnax/pendulum", *REPLAY, *NETWORK, *PLANS, "system.adam_eps=1e-3"),
         # Masks of dropout are drawn for all critics at once there.
         *("system.normalize_observations=true", "network.q_network.pre_torso.dropout_rate=0"),
+        *(VALUED("reward"), VALUED("q")),
     ],
     # Two gradient steps: LaProp divides gradients by their size.
     "dreamer": [
