@@ -146,7 +146,9 @@ def evaluate(
         if overrides:
             record |= {"overrides": list(overrides), "trained_on": trained_on}
         if policy is not None:
-            other = _play(_with_env(run, rescale_actions=False), trained, episodes, play_key, policy)
+            native = _with_env(run, rescale_actions=False)
+            with contextlib.closing(native.setup.env):
+                other = _play(native, trained, episodes, play_key, policy)
             record["baseline"] = _baseline(name_of(policy), played, other)
         if simulations is not None:
             record["simulations"] = simulations

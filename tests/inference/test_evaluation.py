@@ -100,8 +100,11 @@ def test_a_policy_acts_in_the_units_of_the_environment(action):
         (["env.time_limit=10"], "gymnax/Pendulum-v1", 10),
     ],
 )
-def test_a_policy_plays_elsewhere(pendulum, played, words, environment, steps):
-    record = evaluate(pendulum, episodes=10, which="last", seed=3, overrides=words)
+def test_a_policy_plays_elsewhere(pendulum, played, words, environment, steps, monkeypatch):
+    built, make = [], factory.make_eval
+    monkeypatch.setattr(factory, "make_eval", lambda *args: built.append(make(*args)) or built[-1])
+    record = evaluate(pendulum, episodes=10, which="last", seed=3, overrides=words, policy="random")
+    assert not any(env.on_host and env.unwrapped._batches._threads for env in built)
     assert (record["environment"], record["trained_on"]) == (environment, "gymnax/Pendulum-v1")
     assert record["episode_lengths"] == [steps] * 10
     assert f"{environment}, trained on gymnax/Pendulum-v1: last" in describe(record)
