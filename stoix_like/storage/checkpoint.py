@@ -252,20 +252,19 @@ def read(
     restored = processes.together(lambda: _restore(run_dir, step, args))
     items, damaged = dict[str, Any](), list[str]()
 
-    def matching() -> dict[str, Iterator[Any]]:
-        def of(name: str) -> Iterator[Any]:
-            return iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in shapes[name].items()])
-
+    def compare_shapes() -> None:
         try:
-            return {name: of(name) for name in shapes}
+            for name, leaves in shapes.items():
+                for leaf, shape in leaves.items():
+                    _compare_shape(f"{name}.{leaf}", restored[name][leaf], shape)
         except Exception as error:  # What wrong bytes were restored to can have any type.
             raise _damaged(run_dir, step, first_line(error)) from error
 
-    arrays = processes.together(matching)
-    for name in shapes:
+    processes.together(compare_shapes)
+    for name, leaves in shapes.items():
         found = checksums({name: restored[name]})[name]
         damaged += [f"{name}.{leaf}" for leaf, value in found.items() if value != written[name].get(leaf)]
-        rest = arrays[name]
+        rest = map(restored[name].get, leaves)
         items[name] = jax.tree.map(lambda leaf, rest=rest: next(rest) if leaf.size else _empty(leaf), trees[name])
 
     def report() -> None:
@@ -318,13 +317,11 @@ def _shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
 
 
-def _matching(item: str, name: str, leaf: Any, target: Any) -> jax.Array:
-    """Return a restored array, if it has the shape and the type of its target."""
-    found = [(getattr(array, "shape", None), getattr(array, "dtype", None)) for array in (leaf, target)]
-    if found[0] != found[1]:
-        (shape, dtype), (expected, expected_dtype) = found
-        raise ValueError(f"{item}.{name} is {dtype}{shape} instead of {expected_dtype}{expected}")
-    return leaf
+def _compare_shape(name: str, restored: Any, target: Any) -> None:
+    """Refuse a restored array of another shape or type than its target."""
+    found, expected = (f"{getattr(x, 'dtype', None)}{getattr(x, 'shape', None)}" for x in (restored, target))
+    if found != expected:
+        raise ValueError(f"{name} is {found} instead of {expected}")
 
 
 def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
