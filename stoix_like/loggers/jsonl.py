@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 from stoix_like.loggers.base import RunInfo
 from stoix_like.storage.contents import MAX_RECORD_BYTES, parse_json
-from stoix_like.storage.files import open_regular, plain, replaced, write_text
+from stoix_like.storage.files import line_of, open_regular, replaced, write_text
 
 _BLOCK = 2**20  # bytes
 
@@ -32,7 +31,7 @@ class JsonlLogger:
 
     def start(self, info: RunInfo) -> None:
         """Replace the files by the run's records up to its checkpoint: exactly its history, none for a new run."""
-        self._metrics.start("".join(map(_line, info.history)))
+        self._metrics.start("".join(map(line_of, info.history)))
         if self._updates.path.exists():
             try:
                 self._updates.keep(_size_up_to(self._updates.path, info.env_steps))
@@ -42,13 +41,13 @@ class JsonlLogger:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line."""
-        self._metrics.append(_line(record))
+        self._metrics.append(line_of(record))
 
     def log_updates(self, record: Mapping[str, Any]) -> None:
         """Append one line to the file of records between evaluations."""
         if not self._updates.started:
             self._updates.start("")
-        self._updates.append(_line(record))
+        self._updates.append(line_of(record))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Do nothing: the summary has a file of its own."""
@@ -157,7 +156,3 @@ def _cut(path: pathlib.Path, size: int) -> None:
 def _report(message: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
         print(message, file=sys.stderr)
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(plain(record), allow_nan=False) + "\n"

@@ -77,6 +77,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def line_of(record: Mapping[str, Any]) -> str:
+    """Return the line of a record, in strict JSON."""
+    return json.dumps(plain(record), allow_nan=False) + "\n"
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file atomically."""
     write_text(path, json.dumps(plain(values), indent=2, allow_nan=False) + "\n")

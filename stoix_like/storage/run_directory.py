@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import json
 import os
 import secrets
 import sys
@@ -22,7 +21,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import plain_config
-from stoix_like.storage.files import check_directory, check_place, locked, plain, read_bytes, write_json, write_text
+from stoix_like.storage.files import check_directory, check_place, line_of, locked, read_bytes, write_json, write_text
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -196,8 +195,7 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._write_config(config)
-            records = (json.dumps(plain(record), allow_nan=False) + "\n" for record in history)
-            write_text(self.path / METRICS, "".join(records))
+            write_text(self.path / METRICS, "".join(map(line_of, history)))
         except OSError as error:
             raise LostDirectoryError(f"{problem}, and cannot be written again ({error})") from error
         raise LostDirectoryError(problem)
