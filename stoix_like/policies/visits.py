@@ -68,7 +68,7 @@ def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max
     rows = player.play(shared, jax.random.fold_in(jax.random.key(seed), _STREAM))
     valid = rows.valid
     observation, action, reward = jax.tree.map(lambda leaf: leaf[valid], (rows.observation, rows.action, rows.reward))
-    episode = np.broadcast_to(np.arange(len(valid))[:, None], valid.shape)[valid]
+    episode, _ = np.nonzero(valid)
     by_agent = rows.reward.sum(axis=1, dtype=np.float64).reshape(episodes, -1)
     returns = by_agent[:, 0] if env.team_reward else by_agent.sum(axis=1)
     finished = (rows.terminated | rows.truncated).any(axis=1)[:: env.num_agents]
