@@ -115,8 +115,7 @@ def _wrong_values(data: DataSet, action_space: Any) -> Iterator[str]:
             wrong = wrong & data.valid if name in ("actions", "rewards") else wrong
             if wrong.any():
                 yield f"{name} is not finite in row {wrong.argmax()}: leave its episode out"
-    limits = (action_space.low, action_space.high) if isinstance(action_space, Mixed) else bounds(action_space)
-    low, high = (np.asarray(bound, np.float64) for bound in limits)
+    low, high = (np.asarray(bound, np.float64) for bound in bounds(action_space))
     with np.errstate(invalid="ignore"):
         span = high - low
     slack = _TOLERANCE * np.where(np.isfinite(span), np.fmax(1.0, span), 1.0)

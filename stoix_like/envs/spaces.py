@@ -241,9 +241,9 @@ def mapped(space: Any, change: Callable[[Any], Any], of_dict: Any = Dict, of_tup
     return change(space)
 
 
-def bounds(space: ArraySpace) -> tuple[Any, Any]:
+def bounds(space: Space) -> tuple[Any, Any]:
     """Return the smallest and the largest values of the entries of an element, which broadcast to its shape."""
-    if isinstance(space, Box):
+    if isinstance(space, Box | Mixed):
         return space.low, space.high
     first = first_choices(space)
     return first, first + np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1

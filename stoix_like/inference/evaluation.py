@@ -24,7 +24,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.opponents import Opponent
-from stoix_like.envs.spaces import Mixed, bounds, entries
+from stoix_like.envs.spaces import bounds, entries
 from stoix_like.errors import ConfigError, DamagedError, TrainingError
 from stoix_like.inference.baseline import BaselinePolicy, compared, with_policy
 from stoix_like.loggers.formats import center_name, format_number
@@ -254,8 +254,7 @@ def _interface(env: VectorEnvironment) -> Any:
     """Return the shapes, dtypes and actions that a policy depends on."""
     views = {name: (tuple(part.shape), jnp.dtype(part.dtype)) for name, part in entries(env.observation_space).items()}
     space: Any = env.action_space
-    parts = space.parts if isinstance(space, Mixed) else (space,)
-    limits = [np.broadcast_to(bound, part.shape).tolist() for part in parts for bound in bounds(part)]
+    limits = [np.broadcast_to(bound, space.shape).tolist() for bound in bounds(space)]
     return views, repr(space), limits, env.num_agents, env.num_players
 
 
