@@ -216,7 +216,7 @@ def catch_up(address: str, run_dir: Path) -> None:
 def address_of(copy: Path) -> str | Path:
     """Return the address of what `local_copy` returned, from which more can be copied; any other path as it is."""
     try:
-        place = _cache("read").resolve()
+        place = (user_cache() / "read").resolve()
     except OSError:
         return copy  # without a cache, there are no copies
     if not copy.resolve().is_relative_to(place):
@@ -237,12 +237,9 @@ def _copying_to(target: Path) -> Iterator[None]:
         yield
 
 
-def _cache(purpose: str, address: str | Path | None = None) -> Path:
-    cache = user_cache() / purpose
-    if address is None:
-        return cache
+def _cache(purpose: str, address: str | Path) -> Path:
     scheme, _, path = normalised(address).partition("://")
-    return cache / scheme / urllib.parse.quote(path.lstrip("/"))
+    return user_cache() / purpose / scheme / urllib.parse.quote(path.lstrip("/"))
 
 
 def _fetch_checkpoint(store: Store, step: int, marker: Marker, target: Path, wanted: Wanted) -> None:
