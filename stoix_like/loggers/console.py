@@ -89,8 +89,7 @@ class ConsoleLogger:
             self._print_field("note", note, "yellow")
         name = center_name(info.num_members)
         center = "interquartile mean (IQM, of the middle half)" if name == "IQM" else name
-        center = f"{center} over members of the mean episode return"
-        members = f"{center} [95 % bootstrap interval], best and worst one"
+        members = f"{center} over members of the mean episode return [95 % bootstrap interval], best and worst one"
         lone = "mean episode return ± standard deviation over episodes, mean episode length"
         self._print_field("rows", lone if info.num_members == 1 else members)
         # Of several processes, only one could draw its bar.
