@@ -48,17 +48,22 @@ class Logger(Protocol):
 
     name: str = ""  # for messages
 
+    # Type checkers take a method of a protocol for abstract unless it returns.
     def start(self, info: RunInfo) -> None:
         """Start logging; called once, before the first record."""
+        return
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Log the metrics of one evaluation interval."""
+        return
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Log the results; called once at the end of a run, but not after an exception."""
+        return
 
     def close(self) -> None:
         """Release all resources; always called last, even without `start`."""
+        return
 
 
 @runtime_checkable

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from stoix_like.loggers.base import RunInfo
+from stoix_like.loggers.base import Logger, RunInfo
 from stoix_like.storage.contents import MAX_RECORD_BYTES, parse_json
 from stoix_like.storage.files import line_of, open_regular, replaced, write_text
 
 _BLOCK = 2**20  # bytes
 
 
-class JsonlLogger:
+class JsonlLogger(Logger):
     """JSON Lines logger, which writes every record before `log` returns.
 
     The lines are strict JSON: NaN and infinities become null. Records that could not be written, as on a full disk, are
@@ -48,9 +48,6 @@ class JsonlLogger:
         if not self._updates.started:
             self._updates.start("")
         self._updates.append(line_of(record))
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Do nothing: the summary has a file of its own."""
 
     def close(self) -> None:
         """Write what is left, and close the files."""
