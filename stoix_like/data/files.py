@@ -68,13 +68,13 @@ class OpenedData(NamedTuple):
     read: Callable[[], DataSet]  # returns the data
 
 
-def open_data(path: str | Path, key: str = KEY) -> OpenedData:
+def open_data(path: str | Path) -> OpenedData:
     """Open a data set."""
-    with _reading(path, key) as (place, layout):
+    with _reading(path, KEY) as (place, layout):
         if layout in _OTHERS:
             found = _OTHERS[layout](place)
             return OpenedData(found.header, _shapes(found.arrays()), lambda: found)
-        return OpenedData(_own_header(place), _shapes(npz.shapes(place)), partial(read_data, path, key))
+        return OpenedData(_own_header(place), _shapes(npz.shapes(place)), partial(read_data, path))
 
 
 def read_data(path: str | Path, key: str = KEY) -> DataSet:

@@ -167,12 +167,12 @@ def evaluate(
     return {**record, "path": path}
 
 
-def render(run_dir: str | Path, path: str | Path, *, which: str | int = "best", member: int | str = "best") -> None:
-    """Render an episode of a trained run, and write nothing else."""
+def render(run_dir: str | Path, path: str | Path, *, member: int) -> None:
+    """Render an episode of the best policy of a trained run, and write nothing else."""
     run = open_run(run_dir)
     env = _make_drawn(run, Path(path))
     set_compile_cache(run.setup.config.arch.compile_cache)
-    _render(run.setup, _load(run, which, member), 0, _keys(0)[1], Path(path), env)
+    _render(run.setup, _load(run, "best", member), 0, _keys(0)[1], Path(path), env)
 
 
 def describe(record: Mapping[str, Any]) -> str:
