@@ -14,9 +14,8 @@ from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.policies.hub import FILES, ITEMS, NAME, SCHEME
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config
-from stoix_like.storage.contents import reading
+from stoix_like.storage.contents import in_one_line, reading
 from stoix_like.storage.run_files import SUMMARY, check_is_run, read_summary
-from stoix_like.storage.store import reason
 
 CARD = "README.md"
 
@@ -59,7 +58,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
             commit_message=message,
         )
     except Exception as error:  # Errors of the transport belong to packages that the client may change.
-        raise ConfigError(f"repo={repo}: the upload failed: {reason(error)}") from error
+        raise ConfigError(f"repo={repo}: the upload failed: {in_one_line(error)}") from error
     return str(info.repo_url)
 
 

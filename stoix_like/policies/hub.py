@@ -8,9 +8,9 @@ from typing import Any
 
 from stoix_like.errors import ConfigError, require
 from stoix_like.storage import checkpoint, remote
+from stoix_like.storage.contents import in_one_line
 from stoix_like.storage.files import user_cache
 from stoix_like.storage.run_files import CONFIG, ENVIRONMENT, METRICS, SUMMARY
-from stoix_like.storage.store import reason
 
 SCHEME = "hf://"
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -42,5 +42,5 @@ def local_run(run_dir: str | Path) -> Path:
         patterns = [*FILES, *(f"{checkpoint.DIRECTORY}/*/{item}" for item in ITEMS)]
         hub.snapshot_download(repo, revision=commit, local_dir=directory, allow_patterns=patterns)
     except Exception as error:  # Of packages that the client may change.
-        raise ConfigError(f"run_dir={SCHEME}{repo}: the download failed: {reason(error)}") from error
+        raise ConfigError(f"run_dir={SCHEME}{repo}: the download failed: {in_one_line(error)}") from error
     return directory

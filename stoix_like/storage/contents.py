@@ -31,9 +31,13 @@ def reading(what: Any, advice: str = "") -> Iterator[None]:
     except ConfigError:
         raise
     except _MALFORMED as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         then = f": {advice}" if advice else ""
-        raise ConfigError(f"{what} cannot be read as a run of this version ({reason}){then}") from error
+        raise ConfigError(f"{what} cannot be read as a run of this version ({in_one_line(error)}){then}") from error
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return an error with its type in one line of at most 300 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def read_json(path: Path, limit: int, form: Any = object) -> Any:

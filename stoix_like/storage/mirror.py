@@ -22,9 +22,10 @@ from pathlib import Path
 from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError, resume_command
 from stoix_like.storage import checkpoint, remote
+from stoix_like.storage.contents import in_one_line
 from stoix_like.storage.replaced import set_aside_steps
 from stoix_like.storage.run_files import CHECKPOINTS, ENVIRONMENT, FAILURE, LOCK, METRICS, SUMMARY
-from stoix_like.storage.store import Marker, Store, marker_name, reason
+from stoix_like.storage.store import Marker, Store, marker_name
 
 SECONDS_BETWEEN_PASSES = 5.0
 _SECONDS_OF_SILENCE = 2.0  # at the end
@@ -181,7 +182,7 @@ class Mirror:
         kind = type(error).__name__
         if kind not in self._reported:
             print(
-                f"cannot copy the run to {self._store.address}: {reason(error)}; training continues, and it is"
+                f"cannot copy the run to {self._store.address}: {in_one_line(error)}; training continues, and it is"
                 " tried again",
                 file=sys.stderr,
             )

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.storage.contents import parse_json
+from stoix_like.storage.contents import in_one_line, parse_json
 from stoix_like.storage.files import scratch_name
 from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
@@ -222,9 +222,4 @@ def reported(address: str | Path) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:  # Each store has errors of its own.
-        raise ConfigError(f"{normalised(address)} cannot be read: {reason(error)}") from error
-
-
-def reason(error: BaseException) -> str:
-    """Return an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ConfigError(f"{normalised(address)} cannot be read: {in_one_line(error)}") from error
