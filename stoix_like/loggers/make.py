@@ -51,8 +51,7 @@ def sending_loggers(values: Mapping[str, Any]) -> list[str]:
         given = {setting.name: values.get(f"{path}.{setting.name}") for setting in dataclasses.fields(settings)}
         # Flat values hold no lists; they decide nothing here.
         plain_values = {name: value for name, value in given.items() if isinstance(value, bool | int | float | str)}
-        settings = from_mapping(type(settings), plain_values, path)
-        if settings.sends_data:
+        if from_mapping(type(settings), plain_values, path).sends_data:
             found.append(name)
     return found
 
