@@ -260,11 +260,10 @@ def _interface(env: VectorEnvironment) -> Any:
 
 def _with_opponent(run: TrainedRun, opponent: str | Opponent) -> TrainedRun:
     """Replace the opponent of a run of self-play."""
-    setup = run.setup
-    if setup.spec.num_players == 1:
+    if run.setup.spec.num_players == 1:
         raise ConfigError(
-            f"opponent={name_of(opponent)} has no effect on {setup.config.environment_name}: it is for games in which"
-            " the system plays both seats, env.kwargs.opponent=self"
+            f"opponent={name_of(opponent)} has no effect on {run.setup.config.environment_name}: it is for games in"
+            " which the system plays both seats, env.kwargs.opponent=self"
         )
     return _with_env(run, eval_opponent=opponent)
 
