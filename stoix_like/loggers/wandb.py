@@ -157,9 +157,7 @@ class WandbLogger:
         """Log the numbers of a record."""
         self._log(scalars(record))
 
-    def log_updates(self, record: Mapping[str, Any]) -> None:
-        """Log the numbers of a record between evaluations."""
-        self.log(record)
+    log_updates = log
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
         """Upload a video."""
