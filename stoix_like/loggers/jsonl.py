@@ -118,6 +118,8 @@ class _Lines:
     def _append(self, descriptor: int, content: bytes) -> None:
         """Append complete lines, or nothing."""
         try:
+            if self._failing:  # The cut after a torn line may have failed, too.
+                os.ftruncate(descriptor, self._size)
             written = 0
             while written < len(content):
                 written += os.write(descriptor, content[written:])

@@ -3,6 +3,7 @@ import json
 import os
 import resource
 import signal
+from unittest.mock import Mock
 
 from stoix_like.loggers import LoggerConfig, make_logger
 from stoix_like.loggers.jsonl import JsonlLogger
@@ -85,6 +86,18 @@ def test_a_full_disk_delays_records_and_leaves_no_torn_line(tmp_path, capsys):
         logger.close()
     assert capsys.readouterr().err.splitlines()[-1] == f"{path} lacks the last 1 record(s)"
     assert path.read_text().count("\n") == 4
+
+
+def test_a_torn_line_that_cannot_be_cut_is_cut_before_the_next_record(tmp_path, monkeypatch):
+    logger = JsonlLogger(path := tmp_path / "metrics.jsonl")
+    logger.start(run_info(tmp_path))
+    with full_disk(5), monkeypatch.context() as context:
+        context.setattr(os, "ftruncate", Mock(side_effect=OSError("stale file handle")))
+        logger.log({"env_steps": 0})
+    assert path.read_text() == '{"env'
+    logger.log({"env_steps": 128})
+    logger.close()
+    assert [json.loads(line)["env_steps"] for line in path.read_text().splitlines()] == [0, 128]
 
 
 def test_a_metrics_file_that_could_not_be_opened_is_written_with_the_next_record(tmp_path, capsys):
