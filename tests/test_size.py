@@ -14,25 +14,25 @@ ROOT, PACKAGE = (Path(stoix_like.__file__).parents[depth] for depth in (1, 0))
 # Lines of Python by room; the longest prefix counts, and files of no room belong to the ground.
 ROOMS = {
     "": 2_466,
-    "utils": 6_419,
+    "utils": 6_440,
     "envs": 6_580,
     "networks": 7_287,
-    "systems": 12_873,
+    "systems": 12_872,
     "architectures": 1_359,
     "arch_config assembly callbacks composition config": 1_283,
-    "storage": 2_903,
-    "loggers rendering data": 2_572,
+    "storage": 2_900,
+    "loggers rendering data": 2_566,
     "policies": 1_682,
     "run": 5_475,
     "inference cli": 1_853,
     "envs/suites": 3_907,
-    "lab": 7_083,
+    "lab": 7_082,
     "single_file": 2_393,
 }
 OUTSIDE_THE_CORE = ("envs/suites", "lab", "single_file")
-CORE = 52_752
+CORE = 52_763
 DOCSTRINGS = 0.1425  # share of the lines outside the single files
-TESTS = 48_360
+TESTS = 48_389
 PAGE, PPO = 260, 172  # lines of one algorithm
 YAML = 331
 CHANGELOG = 12_000  # bytes
