@@ -8,8 +8,9 @@ receive flat dictionaries of Python numbers and never touch jax.
 from stoix_like.loggers.base import Logger, RunInfo, scalars
 from stoix_like.loggers.make import LoggerConfig, check_available, make_logger, sending_loggers
 from stoix_like.loggers.multi import MultiLogger
+from stoix_like.storage.files import plain
 
 __all__ = [
-    "Logger", "LoggerConfig", "MultiLogger", "RunInfo", "check_available", "make_logger", "scalars",
+    "Logger", "LoggerConfig", "MultiLogger", "RunInfo", "check_available", "make_logger", "plain", "scalars",
     "sending_loggers",
 ]  # fmt: skip
