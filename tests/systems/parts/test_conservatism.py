@@ -17,7 +17,7 @@ from support.selections import first
 from support.set_ups import setup_of
 
 BATCH, NUMBER = 4, 3
-SPACE = Box(-2.0, 2.0, (1,))
+SPACE = Box(np.float32([-2.0, 0.0]), np.float32([2.0, 3.0]), (2,))
 
 
 class Policy:
@@ -67,24 +67,23 @@ def test_uniform_actions_need_bounds():
 
 
 def test_the_penalty_of_continuous_actions_weighs_samples_by_their_densities():
-    """Critics are a and 2a; uniform actions have the density 1/4, those of the policy their own."""
+    """Critics are a + b and its double; uniform actions have the density 1/12, those of the policy their own."""
     rng = np.random.default_rng(0)
-    action, log_prob = rng.uniform(-2, 2, (NUMBER, BATCH, 1)), rng.normal(size=(NUMBER, BATCH))
+    action, log_prob = rng.uniform([-2, 0], [2, 3], (2, NUMBER, BATCH, 2)), rng.normal(size=(2, NUMBER, BATCH))
     q_tm1 = rng.normal(size=(BATCH, 2)).astype(np.float32)
     key = jax.random.key(1)
     penalty = make_sampled_penalty(SampledConservatism(cql_coef=0.5, cql_actions=NUMBER), SPACE)
     sac = SimpleNamespace(
-        q_values=lambda params, observation, action, key: action * jnp.asarray([[1.0, 2.0]]),
-        pi=lambda params, observation: Policy(action, log_prob),
+        q_values=lambda params, observation, action, key: action.sum(-1, keepdims=True) * jnp.asarray([[1.0, 2.0]]),
+        pi=lambda params, observation: Policy(action[observation], log_prob[observation]),
     )
-    batch = SimpleNamespace(observation=None, next_observation=None)
+    batch = SimpleNamespace(observation=0, next_observation=1)
     found = run(penalty, sac, jnp.asarray(3.0), None, None, batch, jnp.asarray(q_tm1), key)
     uniform_key = jax.random.split(jax.random.fold_in(key, 3))[0]
-    uniform = -2 + 4 * np.asarray(jax.random.uniform(uniform_key, (NUMBER, BATCH, 1)))
+    uniform = [-2, 0] + [4, 3] * np.asarray(jax.random.uniform(uniform_key, (NUMBER, BATCH, 2)))
     total = 0.0
     for critic in range(2):
-        drawn = (critic + 1) * action[..., 0]
-        policy = np.exp(drawn - log_prob)  # here, and at the successor
-        weights = np.concatenate([np.exp((critic + 1) * uniform[..., 0]) / 0.25, policy, policy])
+        policy = np.exp((critic + 1) * action.sum(-1) - log_prob)  # here, and at the successor
+        weights = np.concatenate([12 * np.exp((critic + 1) * uniform.sum(-1)), *policy])
         total += np.mean(np.log(weights.mean(axis=0)) - q_tm1[:, critic])
     np.testing.assert_allclose(found, 3.0 + 0.5 * total, rtol=1e-5)
