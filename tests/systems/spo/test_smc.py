@@ -114,6 +114,9 @@ def test_resampling_leaves_the_advantages_that_the_temperature_learns_from():
     assert (np.asarray(output.visits)[a == 0] == 0).all()
     rest = np.asarray(found.advantages) - (a - 5.0)
     assert np.isclose(rest[..., None], [-2.5, -2.0]).any(-1).all()
+    # The weights of the last step stay: first actions that only the action 0 follows have e^-10 times those of others.
+    assert (np.asarray(found.weights)[output.visits > 0] < 1e-5).any()
+    np.testing.assert_allclose(np.nansum(found.weights * output.action_values, axis=-1), output.value, rtol=1e-6)
     # The values are those of the survivors, who all took the action 1.
     assert ((np.asarray(output.value) - VALUE >= -4.0 - 2.5) & (np.asarray(output.value) - VALUE <= -4.0 - 2.0)).all()
 
