@@ -9,15 +9,18 @@ from stoix_like.base_types import Axes, EpisodeMetrics
 from stoix_like.envs.wrappers.episodes import AGENT_RETURN
 
 
-def test_episode_sums_include_only_finished_episodes():
+def test_episode_sums_include_only_finished_episodes_of_all_shards():
+    """Each environment is a shard."""
     episodes = EpisodeMetrics(
         episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),
         episode_length=jnp.asarray([[1, 5], [2, 7]]),
         finished=jnp.asarray([[False, True], [True, False]]),
+        measures={"won": jnp.asarray([[1.0, 0.25], [0.5, 1.0]])},
     )
-    sums = jax.jit(lambda: reduce_episodes(add_episodes(no_episodes(), episodes), Axes()))()
+    reduced = lambda episodes: reduce_episodes(add_episodes(no_episodes(["won"]), episodes), Axes(("shard",)))  # noqa: E731
+    sums = jax.jit(jax.vmap(reduced, in_axes=1, out_axes=None, axis_name="shard"))(episodes)
     assert (sums.number.value, sums.return_sum.total, sums.length_sum.value) == (2, 7.0, 7)
-    assert (sums.return_min, sums.return_max) == (2.0, 5.0)
+    assert (sums.return_min, sums.return_max, sums.measures["won"].total) == (2.0, 5.0, 0.75)
 
 
 def test_a_window_of_ten_billion_steps_loses_no_step_and_no_return():
