@@ -219,8 +219,7 @@ def _best_points(algorithms: Sequence[AlgorithmRuns]) -> str:
     for run in runs_of(algorithms):
         point, points = run.summary.get("population/best_point"), run.summary.get("population/points", ())
         # On fresh seeds, nothing is selected.
-        is_fresh = any(path.name == FRESH_RUNS and (path.parent / TUNE).exists() for path in run.directory.parents)
-        if not point or len(points) < 2 or is_fresh:
+        if not point or len(points) < 2 or run.directory.match(f"{FRESH_RUNS}/*/00"):
             continue
         ends = [point[f"{name}_{end}"] for end in ("ci_low", "ci_high")]
         interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"

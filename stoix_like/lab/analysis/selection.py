@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from stoix_like.loggers.formats import center_name
 from stoix_like.run.records.records import aggregate
-from stoix_like.storage import remote
 from stoix_like.storage.contents import NUMBER, read_json
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import Run
 
 SELECTED, TUNE, FRESH_RUNS = "best.json", "tune.json", "fresh"
-# Directories of the runs of `tune`: in each, what the one before selected trains again.
-_STAGES = ("search", "finalists", FRESH_RUNS)
+# Directories of runs of a search: in each, what the one before selected trains again. Of `tune`, the trials are in
+# `search`, and on a mirror in `runs`, where a sweep has them.
+_STAGES = ("search", "runs", "finalists", FRESH_RUNS)
 _FORM: dict[str, Any] = {"trials": int, "trial": int | None, "value": NUMBER, "params": {}, "fresh_returns": [NUMBER]}
 _MAX_BYTES = 2**24
 
@@ -56,18 +56,16 @@ def one_stage(runs: Sequence[Run]) -> list[Run]:
     parents = [set(run.directory.parents) for run in runs]
     left_out: dict[Path, str] = {}
     everywhere = dict.fromkeys(parent for run in runs for parent in run.directory.parents)
-    for search in everywhere:
-        stages, fresh = [search / name for name in _STAGES if search / name in everywhere], search / FRESH_RUNS
-        # The mirror of a search on a store holds nothing but its runs. Only `tune` has stages before fresh seeds.
-        is_copy = bool(stages) and remote.address_of(search) != search
-        if stages and ((search / TUNE).exists() or (is_copy and stages[0] != fresh)):
-            if is_copy and stages[0].name == _STAGES[1] and search / "runs" in everywhere:
-                stages.insert(0, search / "runs")  # on a mirror, the search itself has no directory
-            left_out |= dict.fromkeys(stages[:-1], f"what it selected trains again in {stages[-1].name}/")
+    # By the names of its runs, a search is known in any copy.
+    for directory in (run.directory for run in runs):
+        is_tune = directory.match("finalists/[0-9]/00") or directory.match(f"{FRESH_RUNS}/[0-9]/00")
+        if not (is_tune or directory.match(f"{FRESH_RUNS}/[0-9]*-[0-9]*-[0-9]*/00")):
             continue
-        is_sweep = fresh in stages and (is_copy or (search / SELECTED).exists())
-        if is_sweep and any(search in own and fresh not in own for own in parents):
-            left_out[fresh] = "fresh seeds do not count with those that selected their setting"
+        stages = [place for name in _STAGES if (place := directory.parents[2] / name) in everywhere]
+        if is_tune:
+            left_out |= dict.fromkeys(stages[:-1], f"what it selected trains again in {stages[-1].name}/")
+        elif len(stages) > 1:
+            left_out[stages[-1]] = "fresh seeds do not count with those that selected their setting"
     for directory, reason in left_out.items():
         print(f"leaving out {directory}: {reason}; pass only this directory to see it", file=sys.stderr)
     return [run for run, own in zip(runs, parents, strict=True) if not own & left_out.keys()]

@@ -104,6 +104,20 @@ def test_what_tune_selected_has_its_return_on_fresh_seeds(tmp_path):
     assert f"<td>9</td><td>see {tuned}: tune trains the best ones again</td>" in text
 
 
+def test_the_best_setting_is_that_of_a_search_and_not_of_fresh_seeds(tmp_path):
+    """Where the directory is a copy without the files of `tune`, too."""
+    point = {"actor_lr": 0.1, "seeds": [0, 1], **{f"eval/episode_return_{name}": 7.0 for name in ("iqm", "ci_low")}}
+    points = [point | {"eval/episode_return_ci_high": 8.0}] * 2
+    for name in ("search/runs/00000", "fresh/0/00"):
+        run = write_run(tmp_path / name, (7.0, 7.0), varied={"actor_lr": [0.1, 0.2]})
+        summary = json.loads((run / "summary.json").read_text())
+        added = {"population/best_point": points[0], "population/points": points}
+        (run / "summary.json").write_text(json.dumps(summary | added))
+        text = page_of(run, out=tmp_path)
+        for words in ("Best of 2 hyperparameter settings", " 7 [7, 8] over 2 seed(s), the return that selected it."):
+            assert (words in text) == name.startswith("search")
+
+
 def test_the_absolute_metric_of_offline_runs_is_that_of_the_last_parameters(tmp_path):
     for name, arch, measured in (
         ("first", "anakin", "best"),

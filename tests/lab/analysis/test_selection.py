@@ -11,10 +11,11 @@ analysis = Lazy("stoix_like.lab.analysis")
 
 def test_fresh_seeds_are_not_grouped_with_the_trial_that_was_selected(tmp_path, capsys):
     trials = write_run(tmp_path / "search/runs/00000", (1.0, 9.0), varied={"actor_lr": [0.1, 0.2]})
-    fresh = write_run(tmp_path / "search/fresh/00001-0-2/00", (5.0, 5.0), seed=2_000_000, actor_lr=0.2)
-    # The directory of no search, so far.
+    fresh = write_run(tmp_path / "search/fresh/mine/00", (5.0, 5.0), seed=2_000_000, actor_lr=0.2)
+    # No run of a search has such a name.
     assert sorted(len(algorithm.members) for algorithm in analysis.read(tmp_path)) == [1, 3]
-    (tmp_path / "search/best.json").touch()
+    fresh.parent.rename(fresh.parent.with_name("00001-0-2"))
+    fresh = tmp_path / "search/fresh/00001-0-2/00"
     for paths in ([tmp_path], [tmp_path / "search"], [fresh, trials]):
         seeds = {algorithm.label: [member.seed for member in algorithm.members] for algorithm in analysis.read(paths)}
         assert seeds == {"ppo/ff_ppo actor_lr=0.1": [0], "ppo/ff_ppo actor_lr=0.2": [1]}
@@ -27,9 +28,6 @@ def test_fresh_seeds_are_not_grouped_with_the_trial_that_was_selected(tmp_path, 
 def test_of_tune_only_the_last_stage_counts(tmp_path, capsys):
     """As the search, the finalists have seeds that selected; the configured setting has fresh ones, too."""
     stages = {"search": ("search/runs/00000", 9.0), "finalists": ("finalists/0/00", 7.0), "fresh": ("fresh/0/00", 5.0)}
-    (tmp_path / "tuned/search").mkdir(parents=True)
-    for name in ("tune.json", "best.json", "search/best.json"):
-        (tmp_path / "tuned" / name).touch()
     before = []
     for seed, (stage, (run, value)) in enumerate(stages.items()):
         write_run(tmp_path / "tuned" / run, (value,), seed=seed)
@@ -56,12 +54,10 @@ def test_of_tune_only_the_last_stage_counts(tmp_path, capsys):
         (["search/runs/00000", "fresh/0/00"], 1),
     ],
 )
-def test_on_a_store_searches_are_known_by_their_runs(tmp_path, monkeypatch, runs, counted):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    copy = tmp_path / "stoix_like/read/s3/bucket/search"
+def test_copies_of_searches_are_known_by_their_runs(tmp_path, runs, counted):
     for seed, run in enumerate(runs):
-        write_run(copy / run, (float(seed),), seed=seed)
-    (algorithm,) = analysis.read(copy)
+        write_run(tmp_path / "copy" / run, (float(seed),), seed=seed)
+    (algorithm,) = analysis.read(tmp_path / "copy")
     # Of a sweep, what selected counts, and of `tune` what did not.
     assert [member.seed for member in algorithm.members] == [counted]
 
