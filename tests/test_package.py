@@ -56,8 +56,10 @@ def test_the_names_of_the_package_are_listed_before_their_first_use():
             "from stoix_like import *\n"
             "import stoix_like; print(train is stoix_like.train, 'sweep' in globals())\n"
             "try: stoix_like.sweep\n"
-            "except MissingExtraError as error: print('[tune]' in str(error))",
-            "True False\nTrue\n",
+            "except MissingExtraError as error: print('[tune]' in str(error))\n"
+            # What resumes a run of `tune` builds from its configuration.
+            "from stoix_like.lab.tuning.progress import TuningProgress; print(TuningProgress.__name__)",
+            "True False\nTrue\nTuningProgress\n",
             marks=pytest.mark.slow,
         ),
     ],

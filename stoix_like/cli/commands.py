@@ -209,14 +209,14 @@ def _overrides_of(args: argparse.Namespace) -> list[str]:
 
 def _tune(args: argparse.Namespace) -> str:
     from stoix_like.composition import parse_overrides
-    from stoix_like.lab import tuning
+    from stoix_like.lab.tuning import describe_tuned, tune
     from stoix_like.lab.tuning.results import plain
 
     make_importable()
     space = None if args.space is None else plain(parse_overrides([f"space={args.space}"])[0].value())
     env, system = args.env.removeprefix("env="), args.system.removeprefix("system=")
     options = {"space": space, "slots": args.slots, "directory": args.out}
-    return tuning.describe_tuned(tuning.tune(env, system, args.budget, _overrides_of(args), **options))
+    return describe_tuned(tune(env, system, args.budget, _overrides_of(args), **options))
 
 
 def _fetch(args: argparse.Namespace) -> str:

@@ -10,6 +10,8 @@ result.best_params
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from stoix_like.errors import MissingExtraError
 
 try:
@@ -17,7 +19,12 @@ try:
     from stoix_like.lab.tuning.sweep import SweepConfig, from_command_line, sweep
     from stoix_like.lab.tuning.tune import TuneResult, describe_tuned, tune
 except ModuleNotFoundError as error:
-    raise MissingExtraError("tuning", str(error.name), "tune") from error
+    _missing = MissingExtraError("tuning", str(error.name), "tune")
+
+    def __getattr__(name: str) -> NoReturn:
+        """Refuse what needs the extra; `progress`, which a run of `tune` names, needs none to resume."""
+        raise _missing
+
 
 __all__ = [
     "SweepConfig", "SweepResult", "TuneResult", "describe", "describe_tuned", "from_command_line", "sweep", "tune",
