@@ -29,8 +29,8 @@ def test_learning_rate_decay_counts_the_steps_of_the_system():
     """Over 4 updates of one gradient step, the rates are 1, 3/4, 1/2, 1/4; with period 2, they are 1 and 1/2."""
     config = set_up_small("sac/ff_sac", "system.decay_learning_rates=true", "system.epochs=1").config.system
     spec = type("Spec", (), {"num_updates": 4})
-    for period, rates in ((1, [1.0, 0.75, 0.5, 0.25]), (2, [1.0, 0.5])):
-        optim = make_optimiser(config, spec, 1.0, period)
+    for period, rates in (((), [1.0, 0.75, 0.5, 0.25]), ((2,), [1.0, 0.5])):
+        optim = make_optimiser(config, spec, 1.0, *period)
         state, steps = optim.init(jnp.zeros(())), []
         for _ in rates:
             # Adam normalises a constant gradient to 1: the size of a step is the learning rate.
