@@ -103,6 +103,7 @@ RUNS = {
         *("system=search/ff_sampled_az", "env=gymnax/mountain_car_continuous", *ALPHAZERO, "system.num_samples=4")
     ],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
+    # A small weight of values: their scaling magnifies rounding.
     "sampled_muzero": [
         *("system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"),
         "system.value_scale=0.01",

@@ -1,4 +1,5 @@
 import signal
+from functools import partialmethod
 
 import pytest
 
@@ -15,13 +16,13 @@ class Recorder:
     def __init__(self, name, fails=None, error=OSError):
         self.name, self.fails, self.error, self.calls = name, fails, error, []
 
-    def _call(self, method):
+    def _call(self, method, *_):
         self.calls.append(method)
         if method == self.fails:
             raise self.error("no space left")
 
-    def __getattr__(self, method):
-        return lambda *_: self._call(method)
+    start, log = partialmethod(_call, "start"), partialmethod(_call, "log")
+    finish, close = partialmethod(_call, "finish"), partialmethod(_call, "close")
 
 
 RAISED_AT = Recorder._call.__code__.co_firstlineno + 3

@@ -121,7 +121,7 @@ class LatentModel:
 
 
 def mean(distribution: Any) -> jax.Array:
-    """Return the rewards or values whose `signed_hyperbolic` distributions are of (MuZero, appendix F)."""
+    """Return the values that distributions on the scale of `signed_hyperbolic` stand for (MuZero, appendix F)."""
     return signed_parabolic(distribution.mean())
 
 

@@ -20,10 +20,7 @@ CONFIG = PlannerConfig(
 
 
 def test_plans_find_the_best_sequences_of_a_known_return():
-    """The return is minus the squared distance from sequences of three actions, others in each of two environments.
-
-    Some are out of bounds.
-    """
+    """The return is minus the squared distance from other actions in each of two environments, some out of bounds."""
     best = jnp.asarray(np.random.default_rng(0).uniform(-1.4, 1.4, (3, 2, 2)), jnp.float32)
 
     def evaluate(actions, key):
